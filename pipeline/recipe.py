@@ -196,12 +196,12 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class View:
-    """What the run view says beyond the shards."""
+    """What the run view says beyond the shards. Its name is the release's, so that releases can share a recipe."""
 
-    name: str
     seed: str
     global_batch: int
     stages: tuple[StageSpec, ...]
+    name: str = ""
     attention: Literal["intra_document", "full"] = "intra_document"
     label_policy: Literal["all"] = "all"
     loss_normalisation: Literal["token", "sample"] = "token"
@@ -225,8 +225,13 @@ class Recipe:
 
     @property
     def recipe_id(self) -> str:
-        """Identity of the values; comments and layout of the file do not enter it."""
-        return digest("recipe", {key: value for key, value in to_json(self).items() if key != "text"})
+        """Identity of the values. Comments, layout of the file and the name of the view do not enter it."""
+        plain = {key: value for key, value in to_json(self).items() if key != "text"}
+        return digest("recipe", {**plain, "view": {key: value for key, value in plain["view"].items() if key != "name"}})
+
+    def named(self, view: str) -> Recipe:
+        """The same recipe for a run view of this name."""
+        return dataclasses.replace(self, view=dataclasses.replace(self.view, name=view))
 
     @property
     def text_sha256(self) -> str:
@@ -387,3 +392,10 @@ def _value(kind: Any, raw: Any, where: str, path: str) -> Any:
     if kind in (str, bool, int) and type(raw) is kind:
         return raw
     raise RecipeError(f"{where}: {path} must be {getattr(kind, '__name__', kind)}, found {type(raw).__name__}")
+
+
+def source_from_identity(plain: dict[str, Any]) -> Source:
+    """The source as it was when its evidence was captured, from `Source.identity()` kept on the snapshot."""
+    source = _build(Source, {key: value for key, value in plain.items() if value is not None}, "evidence snapshot", "source.")
+    assert isinstance(source, Source)
+    return source

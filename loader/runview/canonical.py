@@ -22,6 +22,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+def sha256_hex(data: bytes) -> str:
+    """sha256 of raw bytes, lower-case hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def _check(value: Any) -> None:
     if value is None or isinstance(value, bool):
         return
@@ -30,7 +35,9 @@ def _check(value: Any) -> None:
             raise ValueError(f"integer {value} is outside +-(2^53 - 1); canonical JSON cannot hold it exactly")
     elif isinstance(value, str):
         if not value.isascii():
-            raise ValueError("canonical JSON in the loader holds ASCII strings only; found a string with other characters")
+            raise ValueError(
+                "canonical JSON in the loader holds ASCII strings only; found a string with other characters"
+            )
     elif isinstance(value, (list, tuple)):
         for item in value:
             _check(item)

@@ -2,7 +2,11 @@
 
 The file `pipeline/data/tokenizer/tokenizer.json` was made here. It is an input of every token file, so training is a
 pure function of the texts and their order, and nothing about the text is changed on the way: no normaliser, no
-lower-casing, no prefix space. What the pieces may not cross is decided by `PIECE_PATTERN` alone.
+lower-casing, no prefix space. What a merge may not cross is decided by `PIECE_PATTERN` alone.
+
+The shipped vocabulary of 8,192 was trained on 11.1 MB of Python source and 2.5 MB of package licences and
+descriptions, followed by the embedded Korean, mathematics and chat sets eight times over (1.7 MB), so that common
+Hangul syllables and words get pieces of their own.
 """
 
 import json

@@ -118,8 +118,10 @@ def test_numbers_are_read_digit_by_digit_and_quotes_stay_with_their_word(tokeniz
 
 def test_nothing_but_splitting_happens_before_the_bytes():
     made = json.loads(trained())
-    assert made["normalizer"] is None and made["post_processor"] is None
-    assert made["model"]["unk_token"] is None and made["model"]["byte_fallback"] is False
+    assert made["normalizer"] is None
+    assert made["post_processor"] is None
+    assert made["model"]["unk_token"] is None
+    assert made["model"]["byte_fallback"] is False
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""Runs the chain for one release in this process, as Dagster runs on a persistent instance."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+
+from assets import steps
+from assets.definitions import build_definitions
+from pipeline.errors import PipelineError
+from resources.project import Project
+
+Progress = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+class RunFailed(PipelineError):
+    """A Dagster run ended without success; names job, partition and the first cause."""
+
+
+@contextlib.contextmanager
+def quiet(_title: str) -> Iterator[None]:
+    """No progress."""
+    yield
+
+
+@contextlib.contextmanager
+def ticking(title: str) -> Iterator[None]:
+    """Progress on stderr: what runs, and every two seconds for how long."""
+    start = time.perf_counter()
+    stop = threading.Event()
+    terminal = sys.stderr.isatty()
+
+    def tick() -> None:
+        beats = 0
+        while not stop.wait(2.0):
+            beats += 1
+            if terminal:
+                print(f"\r  {title} ... {time.perf_counter() - start:4.0f} s", end="", file=sys.stderr, flush=True)
+            elif beats % 5 == 0:
+                print(f"  {title} ... {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        print(f"{chr(13) if terminal else ''}  {title}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+
+
+class Runner:
+    """Executes jobs of one project in process and remembers how long each took.
+
+    `parts`: (job, partition) -> seconds of wall time, orchestration included; `work`: seconds inside the steps themselves.
+    """
+
+    def __init__(self, project: Project, instance: dg.DagsterInstance, progress: Progress = quiet) -> None:
+        self.project, self.instance, self.progress = project, instance, progress
+        self.definitions = build_definitions(project)
+        self.parts: dict[str, float] = {}
+
+    def execute(self, job: str, partition: str | dg.MultiPartitionKey, *, run_config: dict[str, Any] | None = None) -> None:
+        """Run one job on one partition. Raises RunFailed (or the pipeline's own error) when it does not succeed."""
+        title = f"{job} {partition}"
+        config = {**(run_config or {}), "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+        start = time.perf_counter()
+        with self.progress(title):
+            result = self.definitions.resolve_job_def(job).execute_in_process(
+                run_config=config, instance=self.instance, partition_key=partition, raise_on_error=False
+            )
+        self.parts[title] = time.perf_counter() - start
+        if not result.success:
+            raise RunFailed(f"{title}: {_first_cause(result)} (run {result.run_id})")
+
+    def register(self, name: str, *keys: str) -> None:
+        """Add dynamic partition keys that are not there yet."""
+        self.instance.add_dynamic_partitions(name, [key for key in keys if not self.instance.has_dynamic_partition(name, key)])
+
+    def run_release(self, name: str) -> None:
+        """Everything up to the candidate of the release's view, which then waits for approval."""
+        project = self.project
+        release = project.release(name)
+        recipe = project.recipe(release.recipe)
+        view = release.view or release.name
+        self.register("sources", *sorted({member.source for member in release.members}))
+        self.register("releases", release.name)
+        self.register("tokenizers", recipe.tokenization.tokenizer)
+        self.register("run_views", view)
+        if steps.sealed_members(project, release.name) is None:
+            for member in release.members:
+                for day in member.dates:
+                    key = dg.MultiPartitionKey({"source": member.source, "snapshot": day.isoformat()})
+                    self.execute("ingest", key, run_config={"ops": {"documents": {"config": {"recipe": release.recipe}}}})
+        members = steps.seal_release(project, release, run_id="runviewctl")
+        for member in members:
+            if not steps.documents_ready(project, recipe, member):
+                key = dg.MultiPartitionKey({"source": member.source, "snapshot": member.snapshot.isoformat()})
+                config = {"recipe": release.recipe, "evidence_version": member.evidence_version}
+                self.execute("clean", key, run_config={"ops": {"documents": {"config": config}}})
+        self.execute("judge", release.name)
+        self.execute("tokenize", dg.MultiPartitionKey({"release": release.name, "tokenizer": recipe.tokenization.tokenizer}))
+        self.execute("propose", view)
+
+    def publish(self, view: str) -> None:
+        """Publish a run view that has its approvals."""
+        self.execute("publish", view)
+
+
+def _first_cause(result: dg.ExecuteInProcessResult) -> str:
+    for event in result.all_events:
+        if event.is_step_failure:
+            error = event.step_failure_data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
+            if error is not None:
+                return str(error.message).strip()
+    failed = [event.event_specific_data for event in result.all_events if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION]
+    red = [f"{e.asset_key.to_user_string()}.{e.check_name}" for e in failed if not e.passed]  # type: ignore[union-attr]
+    return f"failed checks: {red}" if red else "no step failure was recorded"

@@ -1,0 +1,289 @@
+"""The work behind each asset, without Dagster: find the versions, read, call one transform, write.
+
+Every step first looks for its completed snapshot and stops there when it exists, so a step that is run twice, or killed and
+run again, ends as one copy. Consumers read the gate of what they consume again: blocking inside one run is not enough.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from assets.gates import require_gate
+from pipeline.cleaned_docs import decide, documents, duplicates
+from pipeline.errors import GateError, LakeError, RecipeError
+from pipeline.ids import canonical_json, digest
+from pipeline.ledger import Ledger
+from pipeline.raw_evidence import capture
+from pipeline.recipe import Recipe, Release, source_from_identity
+from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENT_REJECTS, DOCUMENTS, EVIDENCE, EVIDENCE_REJECTS, RELEASES
+from resources.lake import Snapshot
+from resources.project import Project
+from resources.sources import container_licences, open_all, take_inventory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A completed step: its snapshot, whether it was there before, and the seconds it took."""
+
+    snapshot: Snapshot
+    reused: bool
+    seconds: float
+
+    def line(self) -> str:
+        """One line per partition with counts that add up."""
+        place = " ".join(f"{key}={value}" for key, value in self.snapshot.partition.items())
+        counts = " | ".join(f"{ledger.unit}: {ledger.line()}" for ledger in self.snapshot.ledgers)
+        return f"{self.snapshot.stage} {place} {counts} {self.seconds:.1f} s{' (already there)' if self.reused else ''}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One source snapshot of a sealed release."""
+
+    source: str
+    snapshot: date
+    evidence_version: str
+
+
+class Clock:
+    """Measures one step."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+
+    def done(self, snapshot: Snapshot, *, reused: bool) -> Done:
+        """The completed step, logged as one line."""
+        result = Done(snapshot, reused, time.perf_counter() - self.start)
+        logger.info(result.line())
+        return result
+
+
+def now() -> datetime:
+    """The clock: only times that enter no id are taken from it."""
+    return datetime.now(UTC)
+
+
+def collect_evidence(project: Project, source_name: str, snapshot_date: date, *, run_id: str) -> Done:
+    """Capture a source snapshot: inventory first, then every record as evidence or a reject."""
+    clock = Clock()
+    source = project.source(source_name)
+    if source.snapshot is not None and source.snapshot != snapshot_date:
+        raise RecipeError(f"source {source_name} is pinned to snapshot {source.snapshot}, asked for {snapshot_date}")
+    base = project.source_dir()
+    containers = take_inventory(source, base)
+    licences = container_licences(source, base)
+    stage = capture.stage_version(source, snapshot_date, containers, licences=licences)
+    present = project.lake.snapshot(stage.version)
+    if present is not None:
+        return clock.done(present, reused=True)
+    captured = capture.capture(
+        source, snapshot_date, open_all(source, base, containers), version=stage.version, deletion_key=project.keys.deletion_key(), put_blob=project.blobs.put, licences=licences
+    )
+    tables = [(EVIDENCE, captured.evidence), (EVIDENCE_REJECTS, captured.rejects)]
+    snapshot = project.lake.publish(stage, tables, list(captured.ledgers), run_id=run_id, now=now(), record=project.build_record())
+    return clock.done(snapshot, reused=False)
+
+
+def newest(project: Project, stage: str, partition: dict[str, str]) -> Snapshot:
+    """The snapshot of a partition that was completed last. Raises LakeError when there is none."""
+    found = project.lake.snapshots(stage=stage, partition=partition)
+    if not found:
+        raise LakeError(f"no completed version of {stage} for {partition}; materialize it first")
+    return found[-1]
+
+
+def make_documents(
+    project: Project, recipe: Recipe, source_name: str, snapshot_date: date, *, run_id: str, evidence_version: str | None = None
+) -> Done:
+    """Documents of one source snapshot: of the evidence version given, or of the newest."""
+    clock = Clock()
+    partition = {"source": source_name, "snapshot": snapshot_date.isoformat()}
+    evidence = project.lake.snapshot(evidence_version) if evidence_version else newest(project, "evidence", partition)
+    if evidence is None:
+        raise LakeError(f"evidence version {evidence_version} of {partition} is not complete; materialize it first")
+    stage = documents_stage(recipe, Member(source_name, snapshot_date, evidence.version))
+    present = project.lake.snapshot(stage.version)
+    if present is not None:
+        return clock.done(present, reused=True)
+    require_gate(project, "evidence", evidence.version)
+    source = source_from_identity(evidence.identity["recipe_part"]["source"])
+    made = documents.clean(
+        project.lake.batches(EVIDENCE, evidence.version),
+        source=source,
+        cleaning=recipe.cleaning,
+        version=stage.version,
+        read_blob=project.blobs.read,
+    )
+    tables = [(DOCUMENTS, made.documents), (DOCUMENT_REJECTS, made.rejects)]
+    snapshot = project.lake.publish(stage, tables, list(made.ledgers.values()), run_id=run_id, now=now(), record=project.build_record())
+    return clock.done(snapshot, reused=False)
+
+
+def documents_stage(recipe: Recipe, member: Member) -> Any:
+    """Version of the documents a recipe makes of one member."""
+    return documents.stage_version(
+        recipe.cleaning, source=member.source, snapshot=member.snapshot, evidence_version=member.evidence_version
+    )
+
+
+def seal_release(project: Project, release: Release, *, run_id: str) -> list[Member]:
+    """Members of a release with explicit evidence versions. A sealed release never changes: it is read back as it was.
+
+    Raises RecipeError when the release file now names other members than were sealed, LakeError when evidence is missing.
+    """
+    wanted = sorted((m.source, d) for m in release.members for d in m.dates)
+    sealed = sealed_members(project, release.name)
+    if sealed is None:
+        members = []
+        for source, day in wanted:
+            evidence = newest(project, "evidence", {"source": source, "snapshot": day.isoformat()})
+            require_gate(project, "evidence", evidence.version)
+            members.append({"source": source, "snapshot": day.isoformat(), "evidence_version": evidence.version})
+        row = {
+            "name": release.name,
+            "release_id": digest("release", release.name, release.parent, members),
+            "parent": release.parent or None,
+            "members": canonical_json(members).decode(),
+            "recipe": release.recipe,
+            "sealed_at": now(),
+            "run_id": run_id,
+        }
+        try:
+            project.lake.insert(RELEASES, pa.Table.from_pylist([row], schema=RELEASES.schema))
+        except LakeError:
+            # another run sealed it first: what it sealed is the release
+            if sealed_members(project, release.name) is None:
+                raise
+        sealed = sealed_members(project, release.name)
+        assert sealed is not None
+    found = [(member.source, member.snapshot) for member in sealed]
+    if found != wanted:
+        raise RecipeError(
+            f"release {release.name} is sealed with {len(found)} members, its file now names {len(wanted)} others; "
+            "a sealed release never changes: write a new release file with `parent`"
+        )
+    return sealed
+
+
+def sealed_row(project: Project, name: str) -> dict[str, Any] | None:
+    """The row of a sealed release, None when it is not sealed."""
+    rows = [row for row in project.lake.table(RELEASES).to_pylist() if row["name"] == name]
+    return rows[0] if rows else None
+
+
+def sealed_members(project: Project, name: str) -> list[Member] | None:
+    """Members of a sealed release, None when it is not sealed."""
+    row = sealed_row(project, name)
+    if row is None:
+        return None
+    return [Member(m["source"], date.fromisoformat(m["snapshot"]), m["evidence_version"]) for m in json.loads(row["members"])]
+
+
+def require_sealed(project: Project, name: str) -> list[Member]:
+    """Members of a sealed release. Raises LakeError when it is not sealed."""
+    members = sealed_members(project, name)
+    if members is None:
+        raise LakeError(f"release {name} is not sealed; run `runviewctl run {name}`")
+    return members
+
+
+def release_documents(project: Project, recipe: Recipe, members: list[Member]) -> dict[Member, str]:
+    """Documents version of every member, each complete and green. Raises LakeError or GateError naming the member."""
+    versions = {}
+    for member in members:
+        version = documents_stage(recipe, member).version
+        if project.lake.snapshot(version) is None:
+            raise LakeError(f"documents of source={member.source} snapshot={member.snapshot} are not complete in version {version}")
+        require_gate(project, "documents", version)
+        versions[member] = version
+    return versions
+
+
+def read_documents(project: Project, versions: dict[Member, str], columns: list[str]) -> pa.Table:
+    """The given columns of all documents of a release, in doc_id order."""
+    parts = [project.lake.read(DOCUMENTS, version, columns=columns) for version in versions.values()]
+    return pa.concat_tables(parts).sort_by("doc_id")
+
+
+def clusters_stage(recipe: Recipe, release: str, versions: dict[Member, str]) -> Any:
+    """Version of the clusters of a release."""
+    return duplicates.clusters_version(
+        release=release, duplicates=recipe.duplicates, split=recipe.split, documents=by_place(versions)
+    )
+
+
+def decisions_stage(recipe: Recipe, release: str, versions: dict[Member, str]) -> Any:
+    """Version of the decisions of a release."""
+    clusters = clusters_stage(recipe, release, versions).version
+    return decide.decisions_version(
+        release=release, decisions=recipe.decisions, clusters=clusters, documents=by_place(versions)
+    )
+
+
+def by_place(versions: dict[Member, str]) -> dict[str, str]:
+    """Documents version by `source/date`."""
+    return {f"{member.source}/{member.snapshot}": version for member, version in versions.items()}
+
+
+def make_clusters(project: Project, release: Release, recipe: Recipe, *, run_id: str) -> Done:
+    """Duplicate clusters and splits over all documents of a sealed release."""
+    clock = Clock()
+    versions = release_documents(project, recipe, require_sealed(project, release.name))
+    stage = clusters_stage(recipe, release.name, versions)
+    present = project.lake.snapshot(stage.version)
+    if present is not None:
+        return clock.done(present, reused=True)
+    table = duplicates.clusters(
+        read_documents(project, versions, list(duplicates.COLUMNS)),
+        release=release.name,
+        duplicates=recipe.duplicates,
+        split=recipe.split,
+        version=stage.version,
+    )
+    sizes = table["cluster_size"].to_pylist()
+    alone = sum(size == 1 for size in sizes)
+    ledger = Ledger("documents", "judged", len(sizes), {"alone": alone, "in_clusters": len(sizes) - alone})
+    snapshot = project.lake.publish(stage, [(CLUSTERS, table)], [ledger], run_id=run_id, now=now(), record=project.build_record())
+    return clock.done(snapshot, reused=False)
+
+
+def make_decisions(project: Project, release: Release, recipe: Recipe, *, run_id: str) -> Done:
+    """Keep or drop, with all reasons, for every document of a sealed release."""
+    clock = Clock()
+    versions = release_documents(project, recipe, require_sealed(project, release.name))
+    stage = decisions_stage(recipe, release.name, versions)
+    present = project.lake.snapshot(stage.version)
+    if present is not None:
+        return clock.done(present, reused=True)
+    clusters_version = clusters_stage(recipe, release.name, versions).version
+    require_gate(project, "clusters", clusters_version)
+    table, ledger = decide.decisions(
+        read_documents(project, versions, list(decide.COLUMNS)),
+        project.lake.read(CLUSTERS, clusters_version),
+        release=release.name,
+        decisions=recipe.decisions,
+        version=stage.version,
+    )
+    snapshot = project.lake.publish(stage, [(DECISIONS, table)], [ledger], run_id=run_id, now=now(), record=project.build_record())
+    return clock.done(snapshot, reused=False)
+
+
+def documents_ready(project: Project, recipe: Recipe, member: Member) -> bool:
+    """Are the documents of a member complete in the version this recipe makes, and judged green?"""
+    version = documents_stage(recipe, member).version
+    if project.lake.snapshot(version) is None:
+        return False
+    try:
+        require_gate(project, "documents", version)
+    except GateError:
+        return False
+    return True

@@ -1,0 +1,274 @@
+"""The work behind a run view: its candidate, its approvals, its publication."""
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+from runview.manifest import Manifest, parse
+from runview.shards import read_stats
+from runview.verify import verify_view
+from runview.view import RunView, parse_checked
+
+from assets import shard_steps, steps
+from assets.gates import require_gate
+from pipeline.errors import ApprovalError, LakeError, ViewError
+from pipeline.governance.approvals import Rules, approval_document, approval_id, parse_policy, require_quorum, tombstones_digest
+from pipeline.ids import canonical_json, sha256_hex
+from pipeline.ledger import Ledger
+from pipeline.recipe import Recipe, Release, to_json
+from pipeline.run_view import manifest as manifests
+from pipeline.schemas import APPROVALS, CATALOGS, CLUSTERS, RUN_VIEWS, SHARDS
+from pipeline.stages import StageVersion
+from resources.project import Project
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published view."""
+
+    view_id: str
+    path: str
+    approvers: tuple[str, ...]
+    policy_label: str
+    reused: bool
+
+
+def view_name(release: Release) -> str:
+    """Name of the release's run view."""
+    return release.view or release.name
+
+
+def view_path(project: Project, folder: str, view_id: str) -> Path:
+    """Place of a manifest, `candidates` or `views`."""
+    return Path(project.files.root) / folder / f"{view_id}.json"
+
+
+def rules_in_force(project: Project) -> Rules:
+    """Policy, signers and deletion list a publication is judged against. No deletions exist yet, so the list is empty."""
+    return project.keys.rules(tombstones_digest([]))
+
+
+def candidate_stage(project: Project, release: Release, recipe: Recipe) -> tuple[StageVersion, StageVersion, str, dict[steps.Member, str]]:
+    """Version of the candidate, and the versions it is made of."""
+    tokenizer = project.tokenizers.load(recipe.tokenization.tokenizer)
+    shards, decisions_version, versions = shard_steps.shards_stage(project, release, recipe, tokenizer)
+    named = recipe.named(view_name(release))
+    stage = manifests.candidate_version(
+        named, release=release.name, tokenizer=tokenizer.name, shards_version=shards.version, decisions_version=decisions_version
+    )
+    return stage, shards, decisions_version, versions
+
+
+def make_candidate(project: Project, release: Release, recipe: Recipe, *, run_id: str) -> steps.Done:
+    """Build the manifest of the release's run view and file it under `candidates/`, where no loader reads."""
+    clock = steps.Clock()
+    stage, shards_stage, decisions_version, versions = candidate_stage(project, release, recipe)
+    present = project.lake.snapshot(stage.version)
+    if present is not None:
+        return clock.done(present, reused=True)
+    require_gate(project, "shards", shards_stage.version)
+    shards = project.lake.snapshot(shards_stage.version)
+    decisions = project.lake.snapshot(decisions_version)
+    sealed = steps.sealed_row(project, release.name)
+    if shards is None or decisions is None or sealed is None:
+        raise LakeError(f"release {release.name}: shards, decisions or the seal are missing; run `runviewctl run {release.name}`")
+    catalogs = project.lake.read(CATALOGS, shards.version)
+    stats = {stats_id: read_stats(project.files.get("stats", stats_id)) for stats_id in catalogs["stats_id"].to_pylist()}
+    named = recipe.named(view_name(release))
+    files = manifests.component_files(
+        catalogs, project.lake.read(SHARDS, shards.version), stats=stats, ledgers={ledger.unit: ledger for ledger in shards.ledgers}
+    )
+    clusters_version = steps.clusters_stage(recipe, release.name, versions).version
+    data = manifests.build_manifest(
+        named,
+        release={"name": release.name, "release_id": sealed["release_id"]},
+        stage_versions={
+            "evidence": {f"{m.source}/{m.snapshot}": m.evidence_version for m in versions},
+            "documents": steps.by_place(versions),
+            "clusters": clusters_version,
+            "decisions": decisions_version,
+            "shards": shards.version,
+        },
+        tokenizer=project.tokenizers.load(recipe.tokenization.tokenizer).manifest_entry(),
+        files=files,
+        quarantine=None,
+        duplicates=duplicate_rates(project, recipe, clusters_version),
+        ledgers={"documents": decisions.ledgers[0].to_json(), "tokens": shards.ledgers[0].to_json()},
+    )
+    view_id = sha256_hex(data)
+    project.files.put_view("candidates", view_id, data)
+    _insert_state(project, view_id, stage.version, release, "candidate")
+    parsed = parse(data)
+    delivered: dict[str, int] = {}
+    for part in parsed.stages:
+        for name, n in part.counts.items():
+            delivered[name] = delivered.get(name, 0) + n
+    ledger = Ledger("packs", "positions", sum(part.length for part in parsed.stages), {"delivered": delivered})
+    record = {**project.build_record(), "view_id": view_id}
+    snapshot = project.lake.publish(stage, [], [ledger], run_id=run_id, now=steps.now(), record=record)
+    return clock.done(snapshot, reused=False)
+
+
+def duplicate_rates(project: Project, recipe: Recipe, clusters_version: str) -> dict[str, Any]:
+    """How duplicates were judged and how many there were."""
+    sizes = project.lake.read(CLUSTERS, clusters_version, columns=["doc_id", "survivor_id"])
+    n_duplicates = sum(a != b for a, b in zip(sizes["doc_id"].to_pylist(), sizes["survivor_id"].to_pylist(), strict=True))
+    return {"parameters": to_json(recipe.duplicates), "n_documents": len(sizes), "n_duplicates": n_duplicates, "near": None, "semantic": None}
+
+
+def _insert_state(project: Project, view_id: str, version: str, release: Release, status: str) -> None:
+    row = {
+        "view_id": view_id,
+        "version": version,
+        "name": view_name(release),
+        "status": status,
+        "release": release.name,
+        "parent": None,
+        "relation": None,
+        "proposer": project.proposer,
+        "created_at": steps.now(),
+    }
+    project.lake.insert(RUN_VIEWS, pa.Table.from_pylist([row], schema=RUN_VIEWS.schema))
+
+
+def view_row(project: Project, view: str, status: str) -> dict[str, Any] | None:
+    """The newest row of a view, by name or id, in the given status; None when there is none."""
+    rows = [row for row in project.lake.table(RUN_VIEWS).to_pylist() if row["status"] == status and view in (row["name"], row["view_id"])]
+    return max(rows, key=lambda row: (row["created_at"], row["view_id"])) if rows else None
+
+
+def filed_approvals(project: Project, view_id: str) -> list[tuple[bytes, str]]:
+    """Every approval filed for these bytes, valid or not."""
+    rows = project.lake.table(APPROVALS).to_pylist()
+    return [(row["document"], row["signature"]) for row in rows if row["kind"] == "publish" and row["subject"] == view_id]
+
+
+def sign_approval(project: Project, view: str, *, approver: str, decision: str, nonce: str) -> str:
+    """Sign a decision about a candidate with a key of this machine and file it. Returns the view id."""
+    row = view_row(project, view, "candidate")
+    if row is None:
+        raise ApprovalError(f"no candidate named {view!r}; run the release first, or see `runviewctl status`")
+    if not approver:
+        own = [name for name in project.keys.principals() if name != row["proposer"]]
+        if len(own) != 1:
+            raise ApprovalError(f"choose who signs with --as; private keys here besides the proposer's: {own}")
+        approver = own[0]
+    document = approval_document(
+        "publish",
+        row["view_id"],
+        approver=approver,
+        proposer=row["proposer"],
+        rules=rules_in_force(project),
+        now=steps.now(),
+        nonce=nonce,
+        decision=decision,
+    )
+    signature = project.keys.sign(approver, document, "publish")
+    filed = {
+        "approval_id": approval_id(document, signature),
+        "kind": "publish",
+        "subject": row["view_id"],
+        "document": document,
+        "signature": signature,
+        "received_at": steps.now(),
+    }
+    project.lake.insert(APPROVALS, pa.Table.from_pylist([filed], schema=APPROVALS.schema))
+    return str(row["view_id"])
+
+
+def publish_view(project: Project, release: Release, recipe: Recipe, *, run_id: str) -> Published:
+    """Publish the candidate of the release's view. Verified here, whoever starts it: gate, bytes, approvals, every file.
+
+    The record is written first and the view last, so that a view that exists is whole; both are read back.
+    """
+    stage, shards_stage, _, _ = candidate_stage(project, release, recipe)
+    candidate = project.lake.snapshot(stage.version)
+    if candidate is None:
+        raise LakeError(f"view {view_name(release)} has no candidate in version {stage.version}; run `runviewctl run {release.name}`")
+    view_id = str(candidate.record["view_id"])
+    row = view_row(project, view_id, "candidate")
+    if row is None:
+        raise LakeError(f"candidate {view_id} has no row in {RUN_VIEWS.path}; run `runviewctl run {release.name}`")
+    require_gate(project, "candidate", stage.version)
+    data = project.files.read_view("candidates", view_id)
+    if sha256_hex(data) != view_id:
+        raise ApprovalError(f"candidate {view_id} was changed after it was filed: its bytes have digest {sha256_hex(data)}")
+    rules = rules_in_force(project)
+    label = parse_policy(rules.policy_text).label
+    final = view_path(project, "views", view_id)
+    already = view_row(project, view_id, "published")
+    if already is not None and project.files.has_view("views", view_id) and project.files.read_view("views", view_id) == data:
+        listed = json.loads(project.files.read_record(view_id))["approvals"]
+        approvers = tuple(json.loads(base64.b64decode(item["document"]))["approver"] for item in listed)
+        return Published(view_id, str(final), approvers, label, reused=True)
+    accepted = require_quorum(
+        filed_approvals(project, view_id), kind="publish", subject=view_id, proposer=row["proposer"], rules=rules, now=steps.now()
+    )
+    check_files(view_path(project, "candidates", view_id))
+    shards = project.lake.snapshot(shards_stage.version)
+    build = project.build_record()
+    record = manifests.build_record(
+        view_id=view_id,
+        created_at=candidate.created_at.isoformat(),
+        run_ids=[candidate.run_id, run_id],
+        git_commit=build["git_commit"],  # type: ignore[arg-type]
+        git_dirty=build["git_dirty"],  # type: ignore[arg-type]
+        packages=build["packages"],  # type: ignore[arg-type]
+        delta_versions={name: table.delta_version for name, table in (shards.tables if shards else {}).items()},
+        approvals=[{"document": base64.b64encode(a.document).decode(), "signature": a.signature} for a in accepted],
+    )
+    project.files.write_record(view_id, canonical_json({**record, "approval": label}))
+    project.files.put_view("views", view_id, data)
+    if project.files.read_view("views", view_id) != data:
+        raise LakeError(f"view {view_id} was written but reads back differently from the approved bytes; check the storage")
+    _insert_state(project, view_id, stage.version, release, "published")
+    return Published(view_id, str(final), tuple(a.approver for a in accepted), label, reused=False)
+
+
+def check_files(path: Path) -> None:
+    """Read every file a manifest lists against every digest. Raises ViewError naming the first problems."""
+    try:
+        problems = [f"{problem.where}: {problem.message}" for problem in verify_view(RunView(path, parse_checked(path)))]
+    except Exception as error:
+        raise ViewError(f"view {path.stem} cannot be verified: {error}") from error
+    if problems:
+        raise ViewError(f"view {path.stem}: {len(problems)} files are not what was approved: {'; '.join(problems[:5])}")
+
+
+def mixture_rows(manifest: Manifest) -> list[dict[str, Any]]:
+    """Per stage and component: declared and achieved share, packs, epochs, documents and tokens of the component."""
+    by_name = {component.name: component for component in manifest.components}
+    rows = []
+    for stage in manifest.stages:
+        for name, count in stage.counts.items():
+            component = by_name[name]
+            rows.append(
+                {
+                    "stage": stage.name,
+                    "component": name,
+                    "declared_share": (stage.shares or {}).get(name, ""),
+                    "achieved_share": stage.achieved_shares[name],
+                    "packs": count,
+                    "epochs": f"{count / component.n_packs:.3f}",
+                    "n_docs": component.n_docs,
+                    "n_tokens": component.n_tokens,
+                }
+            )
+    return rows
+
+
+def view_metadata(project: Project, view_id: str) -> dict[str, Any]:
+    """The manifest as a person reads it."""
+    manifest = parse(project.files.read_view("candidates", view_id))
+    return {
+        "view_id": view_id,
+        "approval_state": "published" if view_row(project, view_id, "published") else "waits for approval",
+        "mixture": dg.MetadataValue.table([dg.TableRecord(row) for row in mixture_rows(manifest)]),
+        "sequence_length": manifest.seq_len,
+        "positions": sum(stage.length for stage in manifest.stages),
+        "quarantine": "none: contamination is not checked yet" if manifest.quarantine is None else dg.MetadataValue.json(dict(manifest.quarantine)),
+    }

@@ -1,0 +1,234 @@
+"""Delta tables by TableSpec: the only file that imports deltalake, and the only one that knows how its files are laid out.
+
+Everything deltalake raises is turned into LakeError without its text (it prints rows); a lost race becomes `Conflict`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from pipeline.errors import LakeError
+from pipeline.schemas import TableSpec
+from resources.faults import guarded
+from resources.lake.home import is_local
+
+RETENTION = "interval 36500 days"  # removed files and log entries go by purge alone, never by age
+ROW_GROUP_BYTES = 64 * 2**20  # 100 MB payloads in default row groups cost 9 GB and made files no reader opened
+PAGE_BYTES = 2**20  # Parquet's own recommendation; a page is only closed between write batches
+FILE_BYTES = 128 * 2**20
+MAX_GROUP_ROWS = 2**17
+LONG_COLUMNS = ("text", "payload", "document")  # no two values alike: a dictionary only costs memory
+_LOG_ENTRY = re.compile(r"\d{20}\.(json|checkpoint.*)")
+
+
+class Conflict(Exception):  # noqa: N818 (a lost race is a reason to retry, not yet an error)
+    """Another writer committed first: look again at what is published, then retry."""
+
+
+class DeltaTables:
+    """The Delta tables below one root."""
+
+    def __init__(self, root: str, storage_options: Mapping[str, str]) -> None:
+        self.root = root
+        self.options = dict(storage_options)
+
+    def uri(self, spec: TableSpec) -> str:
+        """Place of a table."""
+        return f"{self.root.rstrip('/')}/{spec.path}"
+
+    def open(self, spec: TableSpec) -> DeltaTable | None:
+        """The table's current state; None only when it truly does not exist. Raises LakeError when it cannot be told."""
+        with self._guard("opening", spec):
+            try:
+                return DeltaTable(self.uri(spec), storage_options=self.options or None)
+            except TableNotFoundError:
+                if self._has_log(spec):
+                    raise LakeError(f"table {spec.path} has a log that cannot be read; check the storage, nothing was created") from None
+                return None
+
+    def ensure(self, spec: TableSpec) -> DeltaTable:
+        """The table, created when it truly does not exist."""
+        found = self.open(spec)
+        if found is None:
+            with self._guard("creating", spec):
+                DeltaTable.create(
+                    self.uri(spec),
+                    spec.schema,
+                    mode="ignore",
+                    partition_by=list(spec.partition_by),
+                    configuration=_configuration(spec),
+                    storage_options=self.options or None,
+                )
+            found = self.open(spec)
+            if found is None:
+                raise LakeError(f"table {spec.path} was created and is not there; check the storage and run again")
+        return found
+
+    def replace(self, spec: TableSpec, rows: pa.Table, *, where: Mapping[str, str], note: Mapping[str, str]) -> int:
+        """Make `rows` the only rows `where` the named columns have these values, in one commit. Returns the Delta version.
+
+        No rows: what is there goes, the table exists. Raises Conflict.
+        """
+        table = self.ensure(spec)
+        with self._guard("writing", spec):
+            if len(rows):
+                write_deltalake(
+                    table,
+                    _viewed(rows),
+                    mode="overwrite",
+                    predicate=sql(where),
+                    schema_mode=_schema_mode(table, spec),
+                    writer_properties=_layout(spec, rows),
+                    target_file_size=FILE_BYTES,
+                    commit_properties=CommitProperties(custom_metadata=dict(note)),
+                )
+            else:
+                table.delete(sql(where), commit_properties=CommitProperties(custom_metadata=dict(note)))
+            return table.version()
+
+    def merge(self, spec: TableSpec, rows: pa.Table, *, update: bool, note: Mapping[str, str]) -> int:
+        """Insert rows whose key is not there yet; with `update` also replace those that are. Raises Conflict."""
+        table = self.ensure(spec)
+        with self._guard("writing", spec):
+            merger = table.merge(
+                rows,
+                " AND ".join(f"target.`{name}` = source.`{name}`" for name in spec.key),
+                source_alias="source",
+                target_alias="target",
+                merge_schema=_schema_mode(table, spec) is not None,
+                writer_properties=_layout(spec, rows),
+                commit_properties=CommitProperties(custom_metadata=dict(note)),
+            )
+            if update:
+                merger = merger.when_matched_update_all()
+            merger.when_not_matched_insert_all().execute()
+            return table.version()
+
+    def dataset(self, spec: TableSpec, where: Mapping[str, str]) -> ds.Dataset | None:
+        """Files that may hold rows `where` columns have these values; None when the table does not exist."""
+        table = self.open(spec)
+        if table is None:
+            return None
+        with self._guard("reading", spec):
+            return table.to_pyarrow_dataset(file_pruning_predicate=sql(where) if where else None)
+
+    def lazy(self, spec: TableSpec) -> pl.LazyFrame | None:
+        """The whole table as a polars LazyFrame; None when it does not exist."""
+        if self.open(spec) is None:
+            return None
+        with self._guard("reading", spec):
+            return pl.scan_delta(self.uri(spec), storage_options=self.options or None)
+
+    @contextmanager
+    def _guard(self, action: str, spec: TableSpec) -> Iterator[None]:
+        with guarded(action, f"table {spec.path}", self.root, passing=(Conflict,)):
+            try:
+                yield
+            except CommitFailedError:
+                raise Conflict(spec.path) from None
+
+    def _has_log(self, spec: TableSpec) -> bool:
+        if not is_local(self.root):
+            return False
+        try:
+            names = [entry.name for entry in (Path(self.uri(spec)) / "_delta_log").iterdir()]
+        except FileNotFoundError:
+            return False
+        return any(_LOG_ENTRY.fullmatch(name) for name in names)
+
+
+def sql(where: Mapping[str, str]) -> str:
+    """`a = 'x' AND b = 'y'`."""
+    return " AND ".join(f"{name} = '{value.replace(chr(39), chr(39) * 2)}'" for name, value in where.items())
+
+
+def expression(where: Mapping[str, str]) -> pc.Expression:
+    """The same as an Arrow filter."""
+    out = pc.scalar(True)
+    for name, value in where.items():
+        out = out & (pc.field(name) == value)
+    return out
+
+
+def within(values: pa.ChunkedArray, name: str) -> pc.Expression:
+    """An Arrow filter for the range of some values: statistics can skip files by it, a list of members could not."""
+    ends = pc.min_max(values)
+    return (pc.field(name) >= ends["min"]) & (pc.field(name) <= ends["max"])
+
+
+def _configuration(spec: TableSpec) -> dict[str, str | None]:
+    return {
+        "delta.dataSkippingStatsColumns": ",".join(name for name in spec.stats_columns if name not in spec.partition_by),
+        "delta.enableChangeDataFeed": "false",
+        "delta.enableDeletionVectors": "false",
+        "delta.deletedFileRetentionDuration": RETENTION,
+        "delta.logRetentionDuration": RETENTION,
+    }
+
+
+def _schema_mode(table: DeltaTable, spec: TableSpec) -> Literal["merge"] | None:
+    there = {field.name for field in table.schema().fields}
+    return None if there.issuperset(column.name for column in spec.columns) else "merge"
+
+
+def _layout(spec: TableSpec, rows: pa.Table) -> WriterProperties:
+    """ZSTD-3; statistics for the declared columns alone; row groups of at most 64 MiB and the largest row on top."""
+    plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+    counted = ColumnProperties(statistics_enabled="CHUNK")
+    columns = dict.fromkeys(spec.stats_columns, counted)
+    columns |= {name: plain for name in LONG_COLUMNS if name in rows.column_names}
+    sizes = _row_bytes(rows)
+    largest = int(sizes.max(initial=1))
+    return WriterProperties(
+        compression="ZSTD",
+        compression_level=3,
+        max_row_group_size=_window(sizes, ROW_GROUP_BYTES + largest, MAX_GROUP_ROWS),
+        write_batch_size=_window(sizes, PAGE_BYTES + largest, 1024),
+        data_page_size_limit=PAGE_BYTES,
+        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+        column_properties=columns,
+    )
+
+
+def _viewed(rows: pa.Table) -> pa.Table:
+    """The long columns as Arrow views: deltalake joins batches to 8,192 rows, which overflows the offsets of a plain string
+    column past 2 GiB and copies it below that (2.6 GiB of payloads: 5 s as views, 20 s with 64-bit offsets, else an error)."""
+    views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
+    fields = [field.with_type(views[field.type]) if field.name in LONG_COLUMNS else field for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _row_bytes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Bytes of the strings and binaries of each row. Shape: [n_rows]."""
+    sizes = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.columns:
+        kind = column.type
+        if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+            sizes += pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+    return sizes
+
+
+def _window(sizes: npt.NDArray[np.int64], limit: int, most: int) -> int:
+    """The largest number of neighbouring rows, at most `most`, that nowhere sum to more than `limit` bytes."""
+    total = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    low, high = 1, max(1, min(most, len(sizes)))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int((total[middle:] - total[:-middle]).max()) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
