@@ -24,7 +24,7 @@ from resources.project import Project
 def judged_version(context: Any, key: dg.AssetKey, partition: str) -> str:
     """Version to judge: the one this run materialized for `partition`, else the latest materialized."""
     instance = context.instance
-    for entry in instance.all_logs(context.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
+    for entry in instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
         made = entry.dagster_event.event_specific_data.materialization
         if made.asset_key == key and (made.partition is None or str(made.partition) == str(partition)):
             return str(made.metadata["version"].value)
@@ -54,7 +54,7 @@ def _check(asset: dg.AssetsDefinition, partitions_def: dg.PartitionsDefinition, 
         version = judged_version(context, asset.key, context.partition_key)
         profile = profile_of(project, version)
         verdicts = validate(rules, profile.counts)
-        write_gate(project, stage, version, verdicts, run_id=context.run_id)
+        write_gate(project, stage, version, verdicts, run_id=context.run.run_id)
         for rule, verdict in zip(rules, verdicts, strict=True):
             yield dg.AssetCheckResult(
                 asset_key=asset.key,

@@ -267,7 +267,7 @@ def status_text(value: dict[str, Any]) -> str:
 
 def keys(arguments: argparse.Namespace) -> Answer:
     """Make the keys of the demonstration where there are none."""
-    made = project_of(arguments).keys.make_demo_keys()
+    made = project_of(arguments).keystore.make_demo_keys()
     return {"made": made}, f"made {', '.join(made)}" if made else "keys and policy are there already; nothing was changed"
 
 

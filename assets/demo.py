@@ -23,7 +23,7 @@ def demo(arguments: argparse.Namespace) -> commands.Answer:
     """Run the chain, approve with a throw-away key, publish, train, kill, resume, compare."""
     start = time.perf_counter()
     project = commands.project_of(arguments)
-    project.keys.make_demo_keys()
+    project.keystore.make_demo_keys()
     runner = commands.runner_of(project)
     print("1. raw_evidence -> cleaned_docs -> tokenized_shards -> run_view", file=sys.stderr)
     runner.run_release(arguments.release)

@@ -45,7 +45,8 @@ def evidence_profile_of(project: Project, version: str) -> Profile:
     columns = ["evidence_id", "blob_sha256", "payload_sha256", "deletion_keys"]
     frame = project.lake.scan(EVIDENCE, version).select(*columns, pl.col("payload").is_not_null().alias("has_payload")).collect()
     n_rejects = snapshot.tables[EVIDENCE_REJECTS.path].n_rows
-    return profiles.evidence_profile(frame, n_rejects=n_rejects, ledgers=snapshot.ledgers)
+    declared = bool(snapshot.identity["recipe_part"]["source"]["deletion_key_fields"])
+    return profiles.evidence_profile(frame, n_rejects=n_rejects, keys_declared=declared, ledgers=snapshot.ledgers)
 
 
 def documents_profile_of(project: Project, version: str) -> Profile:

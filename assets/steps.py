@@ -25,7 +25,7 @@ from pipeline.recipe import Recipe, Release, source_from_identity
 from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENT_REJECTS, DOCUMENTS, EVIDENCE, EVIDENCE_REJECTS, RELEASES
 from resources.lake import Snapshot
 from resources.project import Project
-from resources.sources import container_licences, open_all, take_inventory
+from resources.sources import open_all, take_inventory
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +80,12 @@ def collect_evidence(project: Project, source_name: str, snapshot_date: date, *,
         raise RecipeError(f"source {source_name} is pinned to snapshot {source.snapshot}, asked for {snapshot_date}")
     base = project.source_dir()
     containers = take_inventory(source, base)
-    licences = container_licences(source, base)
-    stage = capture.stage_version(source, snapshot_date, containers, licences=licences)
+    stage = capture.stage_version(source, snapshot_date, containers)
     present = project.lake.snapshot(stage.version)
     if present is not None:
         return clock.done(present, reused=True)
     captured = capture.capture(
-        source, snapshot_date, open_all(source, base, containers), version=stage.version, deletion_key=project.keys.deletion_key(), put_blob=project.blobs.put, licences=licences
+        source, snapshot_date, open_all(source, base, containers), version=stage.version, deletion_key=project.keystore.deletion_key(), put_blob=project.blobs.put
     )
     tables = [(EVIDENCE, captured.evidence), (EVIDENCE_REJECTS, captured.rejects)]
     snapshot = project.lake.publish(stage, tables, list(captured.ledgers), run_id=run_id, now=now(), record=project.build_record())

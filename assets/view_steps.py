@@ -49,7 +49,7 @@ def view_path(project: Project, folder: str, view_id: str) -> Path:
 
 def rules_in_force(project: Project) -> Rules:
     """Policy, signers and deletion list a publication is judged against. No deletions exist yet, so the list is empty."""
-    return project.keys.rules(tombstones_digest([]))
+    return project.keystore.rules(tombstones_digest([]))
 
 
 def candidate_stage(project: Project, release: Release, recipe: Recipe) -> tuple[StageVersion, StageVersion, str, dict[steps.Member, str]]:
@@ -153,7 +153,7 @@ def sign_approval(project: Project, view: str, *, approver: str, decision: str, 
     if row is None:
         raise ApprovalError(f"no candidate named {view!r}; run the release first, or see `runviewctl status`")
     if not approver:
-        own = [name for name in project.keys.principals() if name != row["proposer"]]
+        own = [name for name in project.keystore.principals() if name != row["proposer"]]
         if len(own) != 1:
             raise ApprovalError(f"choose who signs with --as; private keys here besides the proposer's: {own}")
         approver = own[0]
@@ -167,7 +167,7 @@ def sign_approval(project: Project, view: str, *, approver: str, decision: str, 
         nonce=nonce,
         decision=decision,
     )
-    signature = project.keys.sign(approver, document, "publish")
+    signature = project.keystore.sign(approver, document, "publish")
     filed = {
         "approval_id": approval_id(document, signature),
         "kind": "publish",

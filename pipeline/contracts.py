@@ -54,7 +54,7 @@ RULES: Mapping[str, tuple[RowRule, ...]] = {
         _zero("duplicate_evidence_id", "one payload, one row", "evidence_rows"),
         _zero("payload_missing", "every row has its payload or the address of its blob", "evidence_rows"),
         _zero("payload_digest_malformed", "digests are 64 hex digits", "evidence_rows"),
-        _zero("deletion_keys_missing", "no payload without a keyed identifier", "evidence_rows"),
+        _zero("deletion_keys_missing", "where the source declares deletion keys, no payload is without one", "evidence_rows"),
         _zero("ledger_gap", "records read = evidence + empty + rejected", "records_read"),
         RowRule("rejected_share", "more than one record in ten could not be read", "records_read", maximum=0.1, severity="warn"),
     ),

@@ -45,8 +45,12 @@ def _ledger(ledgers: Sequence[Ledger], unit: str) -> Ledger:
     return next(ledger for ledger in ledgers if ledger.unit == unit)
 
 
-def evidence_profile(evidence: pl.DataFrame, *, n_rejects: int, ledgers: Sequence[Ledger]) -> Profile:
-    """Profile of `evidence`. Columns needed: all but payload; `has_payload` says whether the row holds it."""
+def evidence_profile(evidence: pl.DataFrame, *, n_rejects: int, keys_declared: bool, ledgers: Sequence[Ledger]) -> Profile:
+    """Profile of `evidence`.
+
+    Args: evidence with evidence_id, blob_sha256, payload_sha256, deletion_keys, and `has_payload` in place of the payload;
+        keys_declared, whether the source names fields by which a person can ask for deletion.
+    """
     profile = Profile()
     counts = profile.counts
     counts["evidence_rows"] = evidence.height
@@ -56,7 +60,7 @@ def evidence_profile(evidence: pl.DataFrame, *, n_rejects: int, ledgers: Sequenc
     profile.bad("duplicate_evidence_id", evidence, pl.col("evidence_id").is_duplicated(), id_column="evidence_id")
     profile.bad("payload_missing", evidence, ~pl.col("has_payload") & pl.col("blob_sha256").is_null(), id_column="evidence_id")
     profile.bad("payload_digest_malformed", evidence, ~pl.col("payload_sha256").str.contains(_HEX64), id_column="evidence_id")
-    profile.bad("deletion_keys_missing", evidence, pl.col("deletion_keys").list.len() == 0, id_column="evidence_id")
+    profile.bad("deletion_keys_missing", evidence, pl.lit(keys_declared) & (pl.col("deletion_keys").list.len() == 0), id_column="evidence_id")
     return profile
 
 

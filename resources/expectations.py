@@ -32,8 +32,15 @@ def _expectation(gx: Any, rule: RowRule) -> Any:
 def _context(project_dir: Path | None) -> Any:
     import great_expectations as gx
 
+    from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
+
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    context = gx.get_context(mode="file", project_root_dir=project_dir) if project_dir else gx.get_context(mode="ephemeral")
+    if project_dir:
+        context = gx.get_context(mode="file", project_root_dir=project_dir)
+    else:
+        # the default in-memory context leaves a temporary docs folder behind for every validation
+        defaults = InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
+        context = gx.get_context(mode="ephemeral", project_config=DataContextConfig(store_backend_defaults=defaults))
     context.variables.progress_bars = {"globally": False, "metric_calculations": False}
     return context
 

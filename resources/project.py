@@ -64,7 +64,7 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
         return BlobStore(self.lake.blobs_root)
 
     @cached_property
-    def keys(self) -> KeyStore:
+    def keystore(self) -> KeyStore:
         """Deletion key, signers and policy."""
         return KeyStore(self.keys_root)
 

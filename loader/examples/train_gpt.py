@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Waiting threads sleep instead of spinning; spinning took 1.3 to 2.5 times the CPU on a busy machine. Read at torch's import.
+# Waiting threads sleep instead of spinning, which took 1.3 to 2.5 times the CPU on a busy machine. Read when torch loads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
@@ -162,6 +162,8 @@ def load_checkpoint(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 def train(args: argparse.Namespace) -> None:
     """Train `args.steps` steps, or continue them."""
+    if not args.resume and list(args.checkpoint.glob("step-*.pt")):
+        raise SystemExit(f"{args.checkpoint}: holds checkpoints of another run; use --resume, or another folder")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads it; filling took 7 % of a step
     torch.set_num_threads(args.threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -268,9 +269,7 @@ def build_component(
             f"{what}: {n_packs} packs hold {packed} tokens, {float(fill):.4f} of their room, min_fill is {packing.min_fill}; "
             "add documents, join it with another component, or lower seq_len or min_fill"
         )
-    licences: dict[str, int] = {}
-    for licence in sorted(licence for b in docs for licence in b.licences):
-        licences[licence] = licences.get(licence, 0) + 1
+    licences = dict(sorted(Counter(licence for b in docs for licence in b.licences).items()))
     n_chars = sum(int(b.n_chars.sum()) for b in docs)
     catalog_id = put_catalog(shards, put)
     stats_id = put_stats(np.concatenate([s.stats for s in shards]), put)

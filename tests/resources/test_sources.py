@@ -58,7 +58,7 @@ def test_files_by_name(tmp_path):
     with pytest.raises(RecipeError, match=r"other.toml: name is 'notes', expected 'other'"):
         sources.load_source("other", [own])
     (own / "wrong.toml").write_bytes(b"\xff")
-    with pytest.raises(RecipeError, match="wrong.toml: cannot be read"):
+    with pytest.raises(RecipeError, match=r"wrong.toml: cannot be read"):
         sources.load_release("wrong", [own])
     (own / "r.toml").write_text('name = "r"\nrecipe = "x"\nmembres = []\n')
     with pytest.raises(RecipeError, match=r"r.toml: unknown key 'membres', did you mean 'members'\?"):
@@ -90,7 +90,7 @@ def test_inventory_refusals(base):
     os.remove(base / "data" / "pipe")
     with open(os.fsencode(base / "data") + b"/\xff.txt", "wb") as file:
         file.write(b"x")
-    with pytest.raises(SourceError, match="file name .* is not UTF-8"):
+    with pytest.raises(SourceError, match=r"file name .* is not UTF-8"):
         paths(TREE, base)
 
 
@@ -157,12 +157,12 @@ def test_a_container_is_the_one_of_the_inventory(base):
     for data in (b"# b\n", b"# a\n#", b"# a", b""):
         (base / "data" / "a.md").write_bytes(data)
         with (
-            pytest.raises(SourceError, match="container a.md changed while it was read: expected 4 bytes"),
+            pytest.raises(SourceError, match=r"container a.md changed while it was read: expected 4 bytes"),
             sources.open_container(TREE, base, found),
         ):
             pass
     (base / "data" / "a.md").unlink()
-    with pytest.raises(SourceError, match="container a.md cannot be read: No such file"):
+    with pytest.raises(SourceError, match=r"container a.md cannot be read: No such file"):
         sources.open_container(TREE, base, found)
 
 
@@ -183,14 +183,17 @@ def test_a_container_that_changes_in_the_middle(base):
 
 def test_a_jumping_reader_is_checked_too(base):
     place = base / "data" / "p.parquet"
-    pq.write_table(pa.table({"text": ["a", "b"]}), place)
+    rows = [f"row {i}" for i in range(20000)]
+    pq.write_table(pa.table({"text": rows}), place)
     source = Source("p", "parquet", "licence", location="data/p.parquet", fields={"text": ("text",)})
     (found,) = sources.take_inventory(source, base)
     with sources.open_container(source, base, found) as stream:
-        assert len(list(parquet.read(stream, found.path, source))) == 2
-    with pytest.raises(SourceError, match="changed while it was read"), sources.open_container(source, base, found) as stream:
-        pq.write_table(pa.table({"text": ["a", "c"]}), place)
-        list(parquet.read(stream, found.path, source))
+        assert len(list(parquet.read(stream, found.path, source))) == len(rows)
+    stream = sources.open_container(source, base, found)
+    list(parquet.read(stream, found.path, source))
+    pq.write_table(pa.table({"text": rows[::-1]}), place)
+    with pytest.raises(SourceError, match="changed while it was read"):
+        stream.close()
 
 
 def wheel(site, name, files, *, version="1.0", metadata="", hashed=True):
@@ -237,7 +240,7 @@ def test_installed_packages(tmp_path):
         {"record_key": "some/a.py#0", "licence": "MIT", "media_type": "text/x-python"},
     ]
     (site / "some/a.py").write_bytes(b"a = 2\n")
-    with pytest.raises(SourceError, match="installed file some/a.py is not what RECORD lists"):
+    with pytest.raises(SourceError, match=r"installed file some/a.py is not what RECORD lists"):
         paths(code, tmp_path, environment=site)
 
 

@@ -167,8 +167,7 @@ def test_a_cut_file_gives_its_whole_records_first():
     data = gzip.compress(b'{"text":"a"}\n{"text":"b"}\n{"text":"' + bytes(range(32, 127)) * 3)
     found = []
     with pytest.raises(IncompleteFile, match="truncated_member"):
-        for item in jsonl.read(io.BytesIO(data[:-12]), "a.jsonl.gz", source()):
-            found.append(item)  # noqa: PERF402
+        found.extend(jsonl.read(io.BytesIO(data[:-12]), "a.jsonl.gz", source()))
     assert shape(found) == [(0, "record"), (13, "record")]
 
 
