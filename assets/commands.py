@@ -131,9 +131,9 @@ def summary_text(value: dict[str, Any]) -> str:
     lines = [f"release {value['release']}"]
     lines.append("  raw_evidence      " + Ledger.from_json(value["raw_evidence"]).line())
     cleaned = value["cleaned_docs"]
-    lines.append("  cleaned_docs      " + Ledger.from_json({**cleaned["payloads"], "extra": {}}).line())
-    lines.append("    by its own rules  " + Ledger.from_json({**cleaned["local"], "extra": {}}).line())
-    lines.append("    in the release    " + Ledger.from_json({**cleaned["release"], "extra": {}}).line())
+    lines.append("  cleaned_docs      " + Ledger.from_json(cleaned["payloads"]).line())
+    lines.append("    by its own rules  " + Ledger.from_json(cleaned["local"]).line())
+    lines.append("    in the release    " + Ledger.from_json(cleaned["release"]).line())
     lines.append("  tokenized_shards  " + Ledger.from_json(value["tokens"]).line())
     lines.append(f"  run_view          {value['view']}: {value['positions']} sequences of {value['seq_len']} tokens")
     head = f"    {'stage':<10} {'component':<14} {'declared':>9} {'achieved':>11} {'packs':>8} {'epochs':>7} {'documents':>10} {'tokens':>12}"

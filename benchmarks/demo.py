@@ -3,8 +3,8 @@
     make demo && python -m benchmarks.demo [.lake/demo.json] [--json results.json]
 
 The file holds {"parts": {name: seconds, ...}, ...}. A part whose name starts with `orchestration` counts as such; where the
-file also has "transforms": {name: seconds}, the time spent inside transforms, the share of orchestration is what the named
-parts took beyond that.
+file also has "work": {name: seconds}, the time spent inside the steps themselves, the share of orchestration is what the parts named there
+took beyond it.
 """
 
 import json
@@ -15,18 +15,16 @@ from benchmarks import measure
 
 
 def shares(demo: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], float]:
-    """A row per part (seconds, share, seconds outside transforms), and the share of orchestration in all (0 to 1)."""
-    parts, transforms = demo["parts"], demo.get("transforms", {})
-    unknown = sorted(set(transforms) - set(parts))
+    """A row per part (seconds, share, seconds outside its work), and the share of orchestration in all (0 to 1)."""
+    parts, work = demo["parts"], demo.get("work", {})
+    unknown = sorted(set(work) - set(parts))
     if not parts or unknown:
-        raise SystemExit(f"demo.json: parts with their seconds expected, and transforms named as parts; found no part for {unknown}")
+        raise SystemExit(f"demo.json: parts with their seconds expected, and work named as parts; found no part for {unknown}")
     total = sum(parts.values())
     rows, outside = {}, 0.0
     for name, seconds in parts.items():
-        if name.startswith("orchestration"):
-            overhead = seconds
-        else:
-            overhead = seconds - transforms[name] if name in transforms else 0.0
+        known = 0.0 if name.startswith("orchestration") else work.get(name, seconds)
+        overhead = seconds - known
         outside += overhead
         rows[name] = {"seconds": round(seconds, 2), "share": round(seconds / total, 3), "orchestration": round(overhead, 2)}
     rows["all"] = {"seconds": round(total, 2), "share": 1.0, "orchestration": round(outside, 2)}

@@ -104,8 +104,9 @@ def open_memmap(folder: Path, workers: int, start: float | None, *, batched: boo
             self.epoch, self.skip = self.epoch + 1, 0
 
     dataset = BatchedWindows() if batched else Windows()
-    collate = {"collate_fn": _as_it_is} if batched else {}
-    loader = DataLoader(dataset, batch_size=BATCH, sampler=Shuffled(len(dataset)), num_workers=workers, drop_last=True, **collate)
+    collate = _as_it_is if batched else None
+    sampler = Shuffled(len(dataset))
+    loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=workers, drop_last=True, collate_fn=collate)
     return loader, (batch for _ in range(2) for batch in loader), len(loader), 8
 
 
@@ -197,18 +198,19 @@ def compare(folder: Path, rounds: int, json_path: Path | None) -> None:
         row["resume_start_seconds"] = measure.medians(at_start)[name]["first_batch_seconds"]
         row["resume_95_seconds"] = measure.medians(at_95)[name]["first_batch_seconds"]
     size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+    paired = {key: measure.ratios(results, key, to=REFERENCE) for key in COLUMNS if key.startswith("epoch")}
     details = {
         "machine": measure.machine(),
         "rounds": rounds,
         "lake_bytes": size,
-        "paired_ratios": {key: measure.ratios(results, key, to=REFERENCE) for key in COLUMNS if key.startswith("epoch")},
+        "paired_ratios": paired,
         "fresh": results,
         "resumed_at_start": at_start,
         "resumed_at_95": at_95,
     }
     title = f"loader: {rounds} rounds, {size / 1e6:.0f} MB, {N_COMPONENTS} components, {BATCH} x {SEQ_LEN}, int64 input_ids and labels"
     measure.report(title, rows, details, columns=COLUMNS, json_path=json_path)
-    ratios = {name: {COLUMNS[key]: by[name] for key, by in details["paired_ratios"].items()} for name in VARIANTS if name != REFERENCE}
+    ratios = {name: {COLUMNS[key]: by[name] for key, by in paired.items()} for name in VARIANTS if name != REFERENCE}
     measure.report(f"{REFERENCE} divided by, paired medians (above 1: {REFERENCE} is faster)", ratios, details)
 
 

@@ -8,15 +8,19 @@ done before the first round.
 """
 
 import statistics
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
 from benchmarks import measure
 
-SEQ_LENS, POLICIES = (2048, 8192), ("concat", "best_fit")
+Policy = Literal["concat", "best_fit"]
+SEQ_LENS = (2048, 8192)
+POLICIES: tuple[Policy, ...] = ("concat", "best_fit")
 
 
-def document_lengths(n_documents: int) -> np.ndarray:
+def document_lengths(n_documents: int) -> np.ndarray[Any, Any]:
     """int64 [n_documents], between 1 and 2^20 tokens."""
     rng = np.random.default_rng(0)
     lengths = rng.lognormal(np.log(900) - 1.1**2 / 2, 1.1, n_documents)
@@ -33,16 +37,16 @@ def main() -> None:
 
     lengths = document_lengths(args.documents)
     plans: dict[str, PackPlan] = {}
-    cases = {f"{policy} {seq_len}": (policy, seq_len) for seq_len in SEQ_LENS for policy in POLICIES}
+    cases: dict[str, tuple[Policy, int]] = {f"{policy} {seq_len}": (policy, seq_len) for seq_len in SEQ_LENS for policy in POLICIES}
 
-    def make(name: str, subject: np.ndarray) -> None:
+    def make(name: str, subject: np.ndarray[Any, Any]) -> None:
         policy, seq_len = cases[name]
         plans[name] = pack(subject, seq_len=seq_len, policy=policy)
 
     for name in cases:
         make(name, lengths[:1000])
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for name, taken in measure.paired({name: lambda name=name: make(name, lengths) for name in cases}, rounds=args.rounds):
+    for name, taken in measure.paired({name: partial(make, name, lengths) for name in cases}, rounds=args.rounds):
         seconds[name].append(taken)
     rows = {}
     for name, (_, seq_len) in cases.items():
@@ -53,8 +57,8 @@ def main() -> None:
         rows[name] = {
             "M docs/cpu-minute": len(lengths) / middle * 60 / 1e6,
             "Mtok/cpu-s": int(lengths.sum()) / middle / 1e6,
-            "fill": round(plan.n_packed_tokens / (plan.n_packs * seq_len), 6),
-            "split": round(float((pieces[fits] > 1).mean()), 4),
+            "fill": f"{plan.n_packed_tokens / (plan.n_packs * seq_len):.4%}",
+            "split": f"{(pieces[fits] > 1).mean():.1%}",
             "packs": plan.n_packs,
             "lost": sum(plan.lost.values()),
         }

@@ -132,19 +132,8 @@ def _write_component(
     root: Path, name: str, parts: Sequence[TokenShard], *, seq_len: int, keep_tail: bool
 ) -> tuple[dict[str, Any], list[int]]:
     header = shards.ShardHeader(tokenizer_id=TOKENIZER_ID, fill_id=0, component=name)
-    rows: dict[str, list[Any]] = {
-        key: []
-        for key in (
-            "shard_id",
-            "pack_index_id",
-            "shard_blocks_sha256",
-            "pack_blocks_sha256",
-            "n_docs",
-            "n_tokens",
-            "n_packs",
-            "size_bytes",
-        )
-    }
+    digests: dict[str, list[str]] = {"shard_id": [], "pack_index_id": [], "shard_blocks_sha256": [], "pack_blocks_sha256": []}
+    counts: dict[str, list[int]] = {"n_docs": [], "n_tokens": [], "n_packs": [], "size_bytes": []}
     stats = []
     for ordinal, part in enumerate(parts):
         n_docs = len(part.doc_offsets) - 1
@@ -155,19 +144,19 @@ def _write_component(
         pack_data = shards.pack_index_bytes(**concat_segments(part.doc_offsets, seq_len, keep_tail=keep_tail))
         packs = shards.PackIndex(pack_data)
         stats.append(shards.pack_stats(shards.Shard(shard_data), packs, seq_len=seq_len))
-        for kind, data, blocks in (("shards", shard_data, "shard"), ("packs", pack_data, "pack")):
-            file_id, blocks_id = _write(root, kind, data, blocks=True)
-            rows["shard_id" if kind == "shards" else "pack_index_id"].append(file_id)
-            rows[f"{blocks}_blocks_sha256"].append(blocks_id)
-        counts = {"n_docs": n_docs, "n_tokens": len(part.tokens), "n_packs": packs.n_packs, "size_bytes": len(shard_data)}
-        for key, value in counts.items():
-            rows[key].append(value)
+        for kind, data, names in (
+            ("shards", shard_data, ("shard_id", "shard_blocks_sha256")),
+            ("packs", pack_data, ("pack_index_id", "pack_blocks_sha256")),
+        ):
+            for key, value in zip(names, _write(root, kind, data, blocks=True), strict=True):
+                digests[key].append(value)
+        for key, count in zip(counts, (n_docs, len(part.tokens), packs.n_packs, len(shard_data)), strict=True):
+            counts[key].append(count)
     table = np.concatenate(stats)
-    catalog_id, _ = _write(
-        root, "catalogs", shards.catalog_bytes(**{k: np.array(v) if isinstance(v[0], int) else v for k, v in rows.items()})
-    )
+    columns: dict[str, Any] = {**digests, **{key: np.array(values, np.int64) for key, values in counts.items()}}
+    catalog_id, _ = _write(root, "catalogs", shards.catalog_bytes(**columns))
     stats_id, _ = _write(root, "stats", shards.stats_bytes(table))
-    totals = {key: sum(rows[key]) for key in ("n_docs", "n_tokens", "n_packs")}
+    totals = {key: sum(counts[key]) for key in ("n_docs", "n_tokens", "n_packs")}
     entry = {
         "name": name,
         "catalog": catalog_id,
@@ -175,7 +164,7 @@ def _write_component(
         **totals,
         "n_loss_tokens": int(table[:, 1].sum(dtype=np.int64)) // 1000,
     }
-    return entry, rows["n_packs"]
+    return entry, counts["n_packs"]
 
 
 def _write(root: Path, kind: str, data: bytes, *, blocks: bool = False) -> tuple[str, str]:

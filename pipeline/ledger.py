@@ -58,9 +58,9 @@ class Ledger:
             raise LedgerError(f"ledger without {error}: a missing count is never a default") from error
 
     def line(self) -> str:
-        """One line for the log: `made=10 kept=7 dropped={language:2 duplicate:1}`."""
+        """One line for the log, the counts that add up: `made=10 kept=7 dropped={language:2 duplicate:1}`."""
         words = [f"{self.total_name}={self.total}"]
-        for name, part in {**self.parts, **self.extra}.items():
+        for name, part in self.parts.items():
             if isinstance(part, Mapping):
                 inner = " ".join(f"{reason}:{n}" for reason, n in sorted(part.items(), key=lambda item: (-item[1], item[0])) if n)
                 words.append(f"{name}={{{inner}}}")

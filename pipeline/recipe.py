@@ -330,7 +330,9 @@ def _parse(cls: type[T], text: str, where: str) -> T:
         raw = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{where}: not valid TOML: {error}") from error
-    return _build(cls, raw, where, "")
+    parsed = _build(cls, raw, where, "")
+    assert isinstance(parsed, cls)  # for the type checker: _build makes what it is asked for
+    return parsed
 
 
 def _nearest(key: str, known: typing.Iterable[str]) -> str:

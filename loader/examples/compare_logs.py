@@ -47,8 +47,7 @@ def compare(log_a: str | PathLike[str], log_b: str | PathLike[str]) -> Compariso
     steps = sorted(logs[0].keys() | logs[1].keys())
     differences, n_equal = [], 0
     for step in steps:
-        found = [_difference(step, log.get(step), logs[0].get(step)) for log in logs]
-        found = [text for text in found if text]
+        found = [text for log in logs if (text := _difference(step, log.get(step), logs[0].get(step)))]
         differences += found[:1]
         n_equal += not found
     n_replayed = sum(len(lines) - 1 for log in logs for lines in log.values())

@@ -97,18 +97,13 @@ class _Epoch:
         self._keys: dict[int, Array] = {}
         self._parts = (seed, component.name, epoch)
 
-    def shuffle(self, i: Array, *, inverse: bool = False) -> Array:
-        """Place in the epoch -> place in rank order (or back), by the permutation of the window it lies in."""
+    def windows(self, i: Array) -> tuple[Array, Array, Array]:
+        """For places in the epoch: first pack and number of packs of the window each lies in, and its keys [6, n]."""
         window = np.searchsorted(self.window_start, i, side="right") - 1
         used, which = np.unique(window, return_inverse=True)
         table = np.stack([self._window_keys(int(t)) for t in used], axis=1)
         start = self.window_start[window]
-        function = unpermute_each if inverse else permute_each
-        local = function(
-            (i - start).astype(np.uint64), (self.window_start[window + 1] - start).astype(np.uint64), table[:, which]
-        )
-        shuffled: Array = start + local.astype(np.int64)
-        return shuffled
+        return start, self.window_start[window + 1] - start, table[:, which]
 
     def _window_keys(self, window: int) -> Array:
         if window not in self._keys:
@@ -166,12 +161,13 @@ class Order:
             u[at] = self._bases[number][component[at]] + count
         packs = self.n_packs[component]
         epoch = u // packs
+        groups = _groups(component, epoch)
+        rank_pack = self._shuffle(groups, u - epoch * packs)
         shard, pack = np.zeros_like(k), np.zeros_like(k)
-        for (number, round_), at in _groups(component, epoch):
-            table = self._epoch(number, round_)
-            rank_pack = table.shuffle(u[at] - round_ * int(self.n_packs[number]))
-            rank = np.searchsorted(table.first_pack, rank_pack, side="right") - 1
-            shard[at], pack[at] = table.shard_at[rank], rank_pack - table.first_pack[rank]
+        for group, at in groups:
+            table = self._epoch(*group)
+            rank = np.searchsorted(table.first_pack, rank_pack[at], side="right") - 1
+            shard[at], pack[at] = table.shard_at[rank], rank_pack[at] - table.first_pack[rank]
         return Located(stage, component, epoch, shard, pack)
 
     def counts(self, stage: int, length: int) -> dict[str, int]:
@@ -207,7 +203,8 @@ class Order:
                 continue
             table = self._epoch(number, round_)
             rank_pack = table.first_pack[table.rank_of[shard[at]]] + pack[at]
-            u = round_ * int(self.n_packs[number]) + table.shuffle(rank_pack, inverse=True)
+            whole = [((number, round_), np.arange(len(at)))]
+            u = round_ * int(self.n_packs[number]) + self._shuffle(whole, rank_pack, inverse=True)
             stage = np.searchsorted(self._bases[1:, number], u, side="right")
             for stage_number in np.unique(stage[u < self._bases[-1][number]]).tolist():
                 here = np.flatnonzero(stage == stage_number)
@@ -215,6 +212,16 @@ class Order:
                 j = self._block_shuffle(stage_number, slot, inverse=True)
                 result[at[here]] = self._starts[stage_number] + j
         return result
+
+    def _shuffle(self, groups: "list[tuple[tuple[int, int], Array]]", i: Array, *, inverse: bool = False) -> Array:
+        """Place in the epoch -> place in rank order (or back), by the permutations of the windows; all groups at once,
+        since walking back into range takes some thirty rounds of numpy calls, however few the elements."""
+        start, size, key = np.zeros_like(i), np.ones_like(i), np.zeros((6, len(i)), np.uint32)
+        for group, at in groups:
+            start[at], size[at], key[:, at] = self._epoch(*group).windows(i[at])
+        function = unpermute_each if inverse else permute_each
+        shuffled: Array = start + function((i - start).astype(np.uint64), size.astype(np.uint64), key).astype(np.int64)
+        return shuffled
 
     def _tree(self, stage: StageGeometry) -> Tree:
         unknown = set(stage.weights) - set(self.names)

@@ -67,7 +67,7 @@ def scores(texts: pl.Series) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """Labels of the model and the probability of each for each text. Shape: [D, labels].
 
     The arithmetic of py3langid's `rank` with normalised probabilities, over the column at once: its walk is Python code and takes
-    some 20 times as long. A test holds the two together. A text in capitals is lowered first, as there.
+    some ten times as long. A test holds the two together. A text in capitals is lowered first, as there.
     """
     model = _model()
     capitals = (texts == texts.str.to_uppercase()) & (texts != texts.str.to_lowercase())

@@ -85,13 +85,14 @@ class DeltaTables:
         table = self.ensure(spec)
         with self._guard("writing", spec):
             if len(rows):
+                order = pc.sort_indices(rows, [(name, "ascending") for name in spec.key]).to_numpy()
                 write_deltalake(
                     table,
-                    _viewed(rows),
+                    _sorted(rows, order),
                     mode="overwrite",
                     predicate=sql(where),
                     schema_mode=_schema_mode(table, spec),
-                    writer_properties=_layout(spec, rows),
+                    writer_properties=_layout(spec, _row_bytes(rows)[order]),
                     target_file_size=FILE_BYTES,
                     commit_properties=CommitProperties(custom_metadata=dict(note)),
                 )
@@ -109,7 +110,7 @@ class DeltaTables:
                 source_alias="source",
                 target_alias="target",
                 merge_schema=_schema_mode(table, spec) is not None,
-                writer_properties=_layout(spec, rows),
+                writer_properties=_layout(spec, _row_bytes(rows)),
                 commit_properties=CommitProperties(custom_metadata=dict(note)),
             )
             if update:
@@ -184,13 +185,12 @@ def _schema_mode(table: DeltaTable, spec: TableSpec) -> Literal["merge"] | None:
     return None if there.issuperset(column.name for column in spec.columns) else "merge"
 
 
-def _layout(spec: TableSpec, rows: pa.Table) -> WriterProperties:
+def _layout(spec: TableSpec, sizes: npt.NDArray[np.int64]) -> WriterProperties:
     """ZSTD-3; statistics for the declared columns alone; row groups of at most 64 MiB and the largest row on top."""
     plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
     counted = ColumnProperties(statistics_enabled="CHUNK")
     columns = dict.fromkeys(spec.stats_columns, counted)
-    columns |= {name: plain for name in LONG_COLUMNS if name in rows.column_names}
-    sizes = _row_bytes(rows)
+    columns |= {name: plain for name in LONG_COLUMNS if any(column.name == name for column in spec.columns)}
     largest = int(sizes.max(initial=1))
     return WriterProperties(
         compression="ZSTD",
@@ -203,12 +203,22 @@ def _layout(spec: TableSpec, rows: pa.Table) -> WriterProperties:
     )
 
 
-def _viewed(rows: pa.Table) -> pa.Table:
-    """The long columns as Arrow views: deltalake joins batches to 8,192 rows, which overflows the offsets of a plain string
-    column past 2 GiB and copies it below that (2.6 GiB of payloads: 5 s as views, 20 s with 64-bit offsets, else an error)."""
-    views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
-    fields = [field.with_type(views[field.type]) if field.name in LONG_COLUMNS else field for field in rows.schema]
-    return rows.cast(pa.schema(fields))
+def _sorted(rows: pa.Table, order: npt.NDArray[np.uint64]) -> pa.Table:
+    """The rows in this order and in one piece (several are written interleaved), the long columns as Arrow views.
+
+    deltalake joins batches to 8,192 rows: that overflows the offsets of plain string columns past 2 GiB, and copies wide ones
+    (2.6 GiB of payloads: 5 s as views, 20 s with 64-bit offsets). polars gathers views without touching the bytes.
+    """
+    columns = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if field.name in LONG_COLUMNS:
+            series = pl.from_arrow(column)
+            assert isinstance(series, pl.Series)
+            columns.append(series.gather(order).to_arrow(compat_level=pl.CompatLevel.newest()))
+        else:
+            columns.append(pa.chunked_array([column.combine_chunks().take(pa.array(order))]))
+    fields = [field.with_type(column.type) for field, column in zip(rows.schema, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _row_bytes(rows: pa.Table) -> npt.NDArray[np.int64]:

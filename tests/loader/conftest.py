@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from runview import shards
 from runview.manifest import geometry_digest
 from runview.order import ComponentGeometry, Order, StageGeometry
@@ -104,8 +103,9 @@ def cut(documents: list[Document], seq_len: int, *, keep_tail: bool) -> list[lis
 
 
 def random_shard(rng: np.random.Generator, *, n_docs: int, seq_len: int, erase: float, keep_tail: bool, top: int) -> ShardSource:
-    documents = [(rng.bytes(32), rng.integers(0, top, int(rng.integers(1, 2 * seq_len))), bool(rng.random() < erase))
-                 for _ in range(n_docs)]
+    documents = [
+        (rng.bytes(32), rng.integers(0, top, int(rng.integers(1, 2 * seq_len))), bool(rng.random() < erase)) for _ in range(n_docs)
+    ]
     return ShardSource(documents, cut(documents, seq_len, keep_tail=keep_tail))
 
 
@@ -120,37 +120,59 @@ def store(root: Path, kind: str, data: bytes, *, blocks: bool = False) -> tuple[
 
 
 def write_component(root: Path, component: ComponentSource, *, seq_len: int, multiple: int) -> None:
-    rows: dict[str, list[Any]] = {key: [] for key in ("shard_id", "pack_index_id", "shard_blocks_sha256", "pack_blocks_sha256",
-                                                      "n_docs", "n_tokens", "n_packs", "size_bytes")}
+    rows: dict[str, list[Any]] = {
+        key: []
+        for key in ("shard_id", "pack_index_id", "shard_blocks_sha256", "pack_blocks_sha256", "n_docs", "n_tokens", "n_packs", "size_bytes")
+    }
     stats = []
     for source in component.shards:
         tokens = [np.full(len(t), FILL) if erased else t for _, t, erased in source.documents]
         ids = [bytes(32) if erased else doc_id for doc_id, _, erased in source.documents]
         header = shards.ShardHeader(tokenizer_id=TOKENIZER_ID, bos=None, eos=EOS, pad=PAD, fill_id=FILL, component=component.name)
         data = shards.shard_bytes(
-            header, tokens=np.concatenate(tokens).astype(component.dtype),
-            doc_offsets=np.cumsum([0] + [len(t) for t in tokens]), doc_ids=np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32),
-            doc_state=np.array([erased for _, _, erased in source.documents], np.uint8))
+            header,
+            tokens=np.concatenate(tokens).astype(component.dtype),
+            doc_offsets=np.cumsum([0] + [len(t) for t in tokens]),
+            doc_ids=np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 32),
+            doc_state=np.array([erased for _, _, erased in source.documents], np.uint8),
+        )
         segments = np.array([s for pack in source.packs for s in pack], np.int64).reshape(-1, 3)
         index = shards.pack_index_bytes(
-            pack_offsets=np.cumsum([0] + [len(pack) for pack in source.packs]), segment_doc=segments[:, 0],
-            segment_start=segments[:, 1], segment_length=segments[:, 2])
+            pack_offsets=np.cumsum([0] + [len(pack) for pack in source.packs]),
+            segment_doc=segments[:, 0],
+            segment_start=segments[:, 1],
+            segment_length=segments[:, 2],
+        )
         shard_id, shard_blocks = store(root, "shards", data, blocks=True)
         pack_id, pack_blocks = store(root, "packs", index, blocks=True)
         component.shard_ids.append(shard_id)
         component.pack_ids.append(pack_id)
         component.n_packs.append(len(source.packs))
         stats.append(shards.pack_stats(shards.Shard(data), shards.PackIndex(index), seq_len=seq_len, segment_multiple=multiple))
-        for key, value in (("shard_id", shard_id), ("pack_index_id", pack_id), ("shard_blocks_sha256", shard_blocks),
-                           ("pack_blocks_sha256", pack_blocks), ("n_docs", len(ids)), ("n_tokens", sum(map(len, tokens))),
-                           ("n_packs", len(source.packs)), ("size_bytes", len(data))):
+        for key, value in (
+            ("shard_id", shard_id),
+            ("pack_index_id", pack_id),
+            ("shard_blocks_sha256", shard_blocks),
+            ("pack_blocks_sha256", pack_blocks),
+            ("n_docs", len(ids)),
+            ("n_tokens", sum(map(len, tokens))),
+            ("n_packs", len(source.packs)),
+            ("size_bytes", len(data)),
+        ):
             rows[key].append(value)
     table = np.concatenate(stats)
-    component.catalog, _ = store(root, "catalogs", shards.catalog_bytes(
-        **{key: value if isinstance(value[0], str) else np.array(value) for key, value in rows.items()}))
+    component.catalog, _ = store(
+        root,
+        "catalogs",
+        shards.catalog_bytes(**{key: value if isinstance(value[0], str) else np.array(value) for key, value in rows.items()}),
+    )
     component.stats, _ = store(root, "stats", shards.stats_bytes(table))
-    component.counts = {"n_docs": sum(rows["n_docs"]), "n_tokens": sum(rows["n_tokens"]), "n_packs": len(table),
-                        "n_loss_tokens": int(table[:, 1].sum()) // 1000}
+    component.counts = {
+        "n_docs": sum(rows["n_docs"]),
+        "n_tokens": sum(rows["n_tokens"]),
+        "n_packs": len(table),
+        "n_loss_tokens": int(table[:, 1].sum()) // 1000,
+    }
 
 
 def publish(root: Path, manifest: dict[str, Any]) -> tuple[Path, str]:
@@ -161,42 +183,97 @@ def publish(root: Path, manifest: dict[str, Any]) -> tuple[Path, str]:
     return path, sha(data)
 
 
-def make_manifest(components: list[ComponentSource], validation: list[ComponentSource], *, seq_len: int, multiple: int = 1,
-                  stages: list[tuple[str, int, dict[str, int]]], schedule: list[tuple[int, int]], tail_batch: str = "drop",
-                  attention: str = "intra_document", seed: str = "5eed", continues: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+def make_manifest(
+    components: list[ComponentSource],
+    validation: list[ComponentSource],
+    *,
+    seq_len: int,
+    multiple: int = 1,
+    stages: list[tuple[str, int, dict[str, int]]],
+    schedule: list[tuple[int, int]],
+    tail_batch: str = "drop",
+    attention: str = "intra_document",
+    seed: str = "5eed",
+    continues: tuple[dict[str, Any], ...] = (),
+) -> dict[str, Any]:
     geometry = [ComponentGeometry(c.name, c.window, c.n_packs) for c in components]
     stage_geometry = [StageGeometry(*stage) for stage in stages]
     order = Order(seed, stage_geometry, geometry)
     return {
-        "format": 1, "name": "tiny", "recipe": {"recipe_id": "12" * 32, "text": "[mixture]\n"},
-        "release": {"name": "2026-11", "release_id": "34" * 32}, "stage_versions": {"tokenized_shards": "56" * 32},
+        "format": 1,
+        "name": "tiny",
+        "recipe": {"recipe_id": "12" * 32, "text": "[mixture]\n"},
+        "release": {"name": "2026-11", "release_id": "34" * 32},
+        "stage_versions": {"tokenized_shards": "56" * 32},
         "tokenizer": {"tokenizer_id": TOKENIZER_ID, "vocab_size": VOCAB, "bos": None, "eos": EOS, "pad": PAD, "fill_id": FILL},
-        "components": [{"name": c.name, "window": c.window, "catalog": c.catalog, "stats": c.stats, **c.counts,
-                        "licences": {"CC0-1.0": c.counts["n_docs"]}} for c in components],
-        "stages": [{"name": name, "length": length, "shares": None, "weights": weights, "epochs": None, "caps": {},
-                    "counts": order.counts(at, length), "achieved_shares": {}}
-                   for at, (name, length, weights) in enumerate(stages)],
+        "components": [
+            {
+                "name": c.name,
+                "window": c.window,
+                "catalog": c.catalog,
+                "stats": c.stats,
+                **c.counts,
+                "licences": {"CC0-1.0": c.counts["n_docs"]},
+            }
+            for c in components
+        ],
+        "stages": [
+            {
+                "name": name,
+                "length": length,
+                "shares": None,
+                "weights": weights,
+                "epochs": None,
+                "caps": {},
+                "counts": order.counts(at, length),
+                "achieved_shares": {},
+            }
+            for at, (name, length, weights) in enumerate(stages)
+        ],
         "seq_len": seq_len,
         "packing": {"policy": "concat", "segment_multiple": multiple, "tail_pack": "masked_pad", "min_fill": "0.5"},
-        "attention": attention, "label_policy": "all", "loss_normalisation": "token", "tail_batch": tail_batch, "seed": seed,
-        "order": 1, "batch_schedule": [{"from_position": p, "global_batch": g} for p, g in schedule], "split": "train",
+        "attention": attention,
+        "label_policy": "all",
+        "loss_normalisation": "token",
+        "tail_batch": tail_batch,
+        "seed": seed,
+        "order": 1,
+        "batch_schedule": [{"from_position": p, "global_batch": g} for p, g in schedule],
+        "split": "train",
         "validation": [{"name": c.name, "catalog": c.catalog, "stats": c.stats, **c.counts} for c in validation],
-        "quarantine": None, "duplicates": None, "ledgers": None, "continues": list(continues),
-        "geometry": geometry_digest(seed=seed, order=1, seq_len=seq_len, batch_schedule=schedule, stages=stage_geometry,
-                                    components=geometry),
+        "quarantine": None,
+        "duplicates": None,
+        "ledgers": None,
+        "continues": list(continues),
+        "geometry": geometry_digest(
+            seed=seed, order=1, seq_len=seq_len, batch_schedule=schedule, stages=stage_geometry, components=geometry
+        ),
     }
 
 
-def build_view(root: Path, *, rng_seed: int = 0, seq_len: int = 16, multiple: int = 1, erase: float = 0.15, epochs: float = 1.5,
-               schedule: list[tuple[int, int]] | None = None, tail_batch: str = "drop", attention: str = "intra_document",
-               n_docs: int = 30, stages: list[tuple[str, int, dict[str, int]]] | None = None) -> BuiltView:
+def build_view(
+    root: Path,
+    *,
+    rng_seed: int = 0,
+    seq_len: int = 16,
+    multiple: int = 1,
+    erase: float = 0.15,
+    epochs: float = 1.5,
+    schedule: list[tuple[int, int]] | None = None,
+    tail_batch: str = "drop",
+    attention: str = "intra_document",
+    n_docs: int = 30,
+    stages: list[tuple[str, int, dict[str, int]]] | None = None,
+) -> BuiltView:
     """Three components (one with uint32 tokens) of 3, 2 and 5 shards, one validation component, two stages by default."""
     rng = np.random.default_rng(rng_seed)
     shapes = [("web", 2, 3, "uint16"), ("code", 1, 2, "uint32"), ("math", 3, 5, "uint16")]
     components, validation = [], []
     for name, window, n_shards, dtype in [*shapes, ("held-out", 1, 2, "uint16")]:
-        sources = [random_shard(rng, n_docs=n_docs + number, seq_len=seq_len, erase=erase, keep_tail=number % 2 == 0, top=VOCAB)
-                   for number in range(n_shards)]
+        sources = [
+            random_shard(rng, n_docs=n_docs + number, seq_len=seq_len, erase=erase, keep_tail=number % 2 == 0, top=VOCAB)
+            for number in range(n_shards)
+        ]
         if multiple != 1:
             for source in sources:
                 source.packs = padded_packs(source.documents, seq_len, multiple)
@@ -206,10 +283,17 @@ def build_view(root: Path, *, rng_seed: int = 0, seq_len: int = 16, multiple: in
     total = sum(sum(c.n_packs) for c in components)
     if stages is None:
         first = int(total * epochs * 0.6)
-        stages = [("base", first, {"web": 5, "code": 2, "math": 1}),
-                  ("anneal", int(total * epochs) - first, {"web": 1, "math": 3})]
-    manifest = make_manifest(components, validation, seq_len=seq_len, multiple=multiple, stages=stages, attention=attention,
-                             schedule=schedule or [(0, 8)], tail_batch=tail_batch)
+        stages = [("base", first, {"web": 5, "code": 2, "math": 1}), ("anneal", int(total * epochs) - first, {"web": 1, "math": 3})]
+    manifest = make_manifest(
+        components,
+        validation,
+        seq_len=seq_len,
+        multiple=multiple,
+        stages=stages,
+        attention=attention,
+        schedule=schedule or [(0, 8)],
+        tail_batch=tail_batch,
+    )
     path, view_id = publish(root, manifest)
     return BuiltView(root, path, view_id, manifest, components, validation)
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from runview import ApprovalError, RunView
 from runview.approval import key_fingerprint, parse_allowed_signers, sign, verify
 
@@ -40,14 +39,14 @@ def test_sign_and_verify() -> None:
     verified = verify(sign(KEY, b"message", NAMESPACE), b"message", NAMESPACE, allowed)
     assert verified.principal == "rev@example.org"
     blob = base64.b64decode(public_line(KEY).split()[1])
-    assert verified.fingerprint == key_fingerprint(blob) and verified.fingerprint.startswith("SHA256:")
+    assert verified.fingerprint == key_fingerprint(blob)
+    assert verified.fingerprint.startswith("SHA256:")
 
 
 @needs_ssh_keygen
 def test_ssh_keygen_accepts_ours_and_we_accept_its(tmp_path: Path) -> None:
     private = tmp_path / "key"
-    private.write_bytes(KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH,
-                                          serialization.NoEncryption()))
+    private.write_bytes(KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()))
     private.chmod(0o600)
     (tmp_path / "key.pub").write_text(public_line(KEY) + "\n")
     (tmp_path / "signers").write_text(signer_line(KEY))
@@ -58,8 +57,7 @@ def test_ssh_keygen_accepts_ours_and_we_accept_its(tmp_path: Path) -> None:
     assert accepted.returncode == 0, accepted.stderr
     assert subprocess.run(check, input=message + b" ", cwd=tmp_path, capture_output=True).returncode != 0
     (tmp_path / "message").write_bytes(message)
-    subprocess.run(["ssh-keygen", "-Y", "sign", "-f", "key", "-n", NAMESPACE, "message"], cwd=tmp_path, check=True,
-                   capture_output=True)
+    subprocess.run(["ssh-keygen", "-Y", "sign", "-f", "key", "-n", NAMESPACE, "message"], cwd=tmp_path, check=True, capture_output=True)
     theirs = (tmp_path / "message.sig").read_text()
     verified = verify(theirs, message, NAMESPACE, parse_allowed_signers(signer_line(KEY)))
     listed = subprocess.run(["ssh-keygen", "-l", "-f", "key.pub"], cwd=tmp_path, check=True, capture_output=True, text=True)
@@ -68,8 +66,9 @@ def test_ssh_keygen_accepts_ours_and_we_accept_its(tmp_path: Path) -> None:
 
 
 def test_what_verify_refuses() -> None:
-    allowed = parse_allowed_signers(signer_line(KEY, options=f'namespaces="{NAMESPACE},runview-policy",valid-after="20260101Z",'
-                                                              'valid-before="20270101000000Z"'))
+    allowed = parse_allowed_signers(
+        signer_line(KEY, options=f'namespaces="{NAMESPACE},runview-policy",valid-after="20260101Z",valid-before="20270101000000Z"')
+    )
     good = sign(KEY, b"m", NAMESPACE)
     verify(good, b"m", NAMESPACE, allowed, at=datetime(2026, 6, 1, tzinfo=UTC))
     for armored, message, namespace, at, reason in [
@@ -119,9 +118,18 @@ def test_signer_lines_that_are_refused(line: str, message: str) -> None:
 
 
 def document(view_id: str, **changes: Any) -> dict[str, Any]:
-    return {"kind": "publish", "subject": view_id, "decision": "approve", "approver": "rev@example.org",
-            "proposer": "eng@example.org", "policy": "00" * 32, "tombstones": "00" * 32, "approved_at": "2026-11-20T10:00:00Z",
-            "expires_at": "2026-12-20T10:00:00Z", "nonce": "aa"} | changes
+    return {
+        "kind": "publish",
+        "subject": view_id,
+        "decision": "approve",
+        "approver": "rev@example.org",
+        "proposer": "eng@example.org",
+        "policy": "00" * 32,
+        "tombstones": "00" * 32,
+        "approved_at": "2026-11-20T10:00:00Z",
+        "expires_at": "2026-12-20T10:00:00Z",
+        "nonce": "aa",
+    } | changes
 
 
 def record(built: Any, *pairs: tuple[Ed25519PrivateKey, dict[str, Any]]) -> None:

@@ -1,13 +1,12 @@
 """One micro-batch: labels and segments by literal example, and against the sources token by token."""
 
-import gc
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
 from runview import Loader, RunView
 from runview.batch import BufferPool
 
@@ -22,8 +21,9 @@ def literal_view(helpers: Any, root: Path, **options: Any) -> Any:
     assert source.packs == [[(0, 0, 6), (1, 0, 2)], [(1, 2, 1), (2, 0, 5), (3, 0, 2)]]
     component = helpers.ComponentSource("web", 1, [source])
     helpers.write_component(root, component, seq_len=8, multiple=1)
-    manifest = helpers.make_manifest([component], [component], seq_len=8, stages=[("s", 2, {"web": 1})], schedule=[(0, 3)],
-                                     tail_batch="masked_pad", **options)
+    manifest = helpers.make_manifest(
+        [component], [component], seq_len=8, stages=[("s", 2, {"web": 1})], schedule=[(0, 3)], tail_batch="masked_pad", **options
+    )
     path, view_id = helpers.publish(root, manifest)
     return helpers.BuiltView(root, path, view_id, manifest, [component], [component])
 
@@ -45,10 +45,12 @@ def test_labels_and_segments_by_literal_example(helpers: Any, tmp_path: Path, dt
     ]
     assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 5, 0, 1], [0, 0, 1, 2, 3, 4, 0, 1], list(range(8))]
     assert batch.cu_seqlens.tolist() == [0, 6, 8, 9, 14, 16, 24]
-    assert batch.cu_seqlens.dtype == np.int32 and batch.max_seqlen == 8
+    assert batch.cu_seqlens.dtype == np.int32
+    assert batch.max_seqlen == 8
     assert batch.segment_starts.tolist() == [0, 6, 8, 9, 14]
     assert [row.tobytes() for row in batch.doc_ids] == [bytes([n]) * 32 for n in (1, 2, 2, 0, 4)]
-    assert batch.positions.tolist() == [0, 1, -1] and batch.pack_ids.tolist() == [[0, 0, 0, 0], [0, 0, 0, 1], [-1] * 4]
+    assert batch.positions.tolist() == [0, 1, -1]
+    assert batch.pack_ids.tolist() == [[0, 0, 0, 0], [0, 0, 0, 1], [-1] * 4]
     assert (batch.n_loss_tokens, batch.n_loss_samples, batch.n_fill, batch.loss_weight) == (8, 3, 1, None)
     assert batch.input_ids.dtype == batch.labels.dtype == batch.position_ids.dtype == np.dtype(dtype)
 
@@ -70,20 +72,24 @@ def check_against_sources(built: Any, loader: Loader, *, full: bool = False) -> 
     declared: dict[int, int] = {}
     for batch in loader:
         edges = batch.cu_seqlens.tolist()
-        assert edges[0] == 0 and edges[-1] == batch.input_ids.size
-        assert all(a < b for a, b in zip(edges, edges[1:], strict=False))
-        assert batch.max_seqlen == max(b - a for a, b in zip(edges, edges[1:], strict=False))
-        assert batch.position_ids.ravel().tolist() == [at - a for a, b in zip(edges, edges[1:], strict=False) for at in range(a, b)]
+        assert edges[0] == 0
+        assert edges[-1] == batch.input_ids.size
+        assert all(a < b for a, b in itertools.pairwise(edges))
+        assert batch.max_seqlen == max(b - a for a, b in itertools.pairwise(edges))
+        assert batch.position_ids.ravel().tolist() == [at - a for a, b in itertools.pairwise(edges) for at in range(a, b)]
         expected_edges: list[int] = []
         expected_docs: list[bytes] = []
         for row, (position, ids) in enumerate(zip(batch.positions.tolist(), batch.pack_ids.tolist(), strict=True)):
             if position < 0:
-                assert (batch.input_ids[row] == pad).all() and (batch.labels[row] == -100).all() and ids == [-1] * 4
+                assert (batch.input_ids[row] == pad).all()
+                assert (batch.labels[row] == -100).all()
+                assert ids == [-1] * 4
                 lengths = [seq_len]
             else:
                 component, _, shard, pack = ids
                 tokens, labels, lengths = built.expected_row(component, shard, pack)
-                assert batch.input_ids[row].tolist() == tokens and batch.labels[row].tolist() == labels
+                assert batch.input_ids[row].tolist() == tokens
+                assert batch.labels[row].tolist() == labels
                 source = built.components[component].shards[shard]
                 expected_docs += [bytes(32) if source.documents[d][2] else source.documents[d][0] for d, _, _ in source.packs[pack]]
                 n_rows += 1
@@ -122,7 +128,9 @@ def test_held_batches_are_never_written_again(tiny: Any) -> None:
         for _ in zip(range(60), loader, strict=False):
             pass
         for batch, (ids, labels, positions) in zip(held, copies, strict=True):
-            assert (batch.input_ids == ids).all() and (batch.labels == labels).all() and (batch.position_ids == positions).all()
+            assert (batch.input_ids == ids).all()
+            assert (batch.labels == labels).all()
+            assert (batch.position_ids == positions).all()
         assert all((part == copy).all() for part, copy in zip(parts, part_copies, strict=True))
 
 
@@ -138,7 +146,6 @@ def test_buffers_are_used_again_once_let_go() -> None:
         assert not np.shares_memory(again, rows)
         addresses.add(again.__array_interface__["data"][0])
         del again, rows
-        gc.collect()
     assert len(addresses) <= 3
     held = [pool.take() for _ in range(9)]
     assert len({buffer.__array_interface__["data"][0] for buffer in held}) == 9

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from runview import IntegrityError, Loader, ManifestError, MissingFileError, RunView, WithdrawnError
 from runview.__main__ import main
 from runview.shards import BLOCK_BYTES, Shard, relative_path
@@ -46,7 +45,8 @@ def test_a_corrupt_token_block_is_an_error_before_its_tokens_are_delivered(fresh
         with pytest.raises(IntegrityError) as caught:
             taken.extend((b.positions.tolist(), b.pack_ids.tolist(), b.input_ids.tolist(), b.labels.tolist()) for b in loader)
         message = str(caught.value)
-        assert path.name in message and "block 1 (bytes 262144 to 524288)" in message
+        assert path.name in message
+        assert "block 1 (bytes 262144 to 524288)" in message
         state = loader.state_dict()
         with pytest.raises(IntegrityError, match="block 1"):  # asked again it fails again, it never passes on a second try
             next(loader)
@@ -70,7 +70,8 @@ def test_packs_in_other_blocks_still_come(fresh: Callable[..., Any]) -> None:
                 n_good += 1
             except IntegrityError:
                 n_bad += 1
-    assert n_bad >= 1 and n_good > n_bad
+    assert n_bad >= 1
+    assert n_good > n_bad
 
 
 @pytest.mark.parametrize("kind", ["shards", "packs"])
@@ -226,20 +227,21 @@ def test_show_and_verify_commands(fresh: Callable[..., Any], capsys: Any) -> Non
     built = fresh()
     assert main(["show", str(built.path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["view_id"] == built.view_id and shown["n_steps"] == shown["n_positions_delivered"] // 8
+    assert shown["view_id"] == built.view_id
+    assert shown["n_steps"] == shown["n_positions_delivered"] // 8
     assert [c["n_packs"] for c in shown["components"]] == [sum(c.n_packs) for c in built.components]
     assert main(["show", str(built.path)]) == 0
     assert f"view_id: {built.view_id}" in capsys.readouterr().out
     assert main(["verify", str(built.path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ok": True, "view_id": built.view_id, "n_shards": 12, "n_problems": 0,
-                                                   "problems": []}
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "view_id": built.view_id, "n_shards": 12, "n_problems": 0, "problems": []}
     bad = [file_of(built, "shards", 2, 4), file_of(built, "packs", 1, 0)]
     flip(bad[0], bad[0].stat().st_size // 2)
     flip(bad[1], bad[1].stat().st_size - 1)
     assert main(["verify", str(built.path), "--json"]) == 1
     captured = capsys.readouterr()
     result = json.loads(captured.out)
-    assert not result["ok"] and result["n_problems"] == 2
+    assert not result["ok"]
+    assert result["n_problems"] == 2
     assert {p["where"] for p in result["problems"]} == {bad[0].stem, built.components[1].shard_ids[0]}
     assert all(path.name in captured.err for path in bad)
     built.path.write_bytes(built.path.read_bytes() + b" ")
@@ -252,6 +254,7 @@ def test_show_and_verify_commands(fresh: Callable[..., Any], capsys: Any) -> Non
 
 def test_verify_finds_statistics_and_tokens_that_do_not_fit(fresh: Callable[..., Any], helpers: Any, capsys: Any) -> None:
     from runview import shards
+
     built = fresh()
     component = built.components[0]
     table = shards.read_stats(built.root / relative_path("stats", component.stats)).copy()
@@ -262,7 +265,8 @@ def test_verify_finds_statistics_and_tokens_that_do_not_fit(fresh: Callable[...,
     path, _ = helpers.publish(built.root, built.manifest)
     assert main(["verify", str(path), "--json"]) == 1
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["n_problems"] == 12 and "is not below vocab_size 30000" in captured.err
+    assert json.loads(captured.out)["n_problems"] == 12
+    assert "is not below vocab_size 30000" in captured.err
     built.manifest["tokenizer"]["vocab_size"] = 60000
     path, _ = helpers.publish(built.root, built.manifest)
     assert main(["verify", str(path)]) == 1

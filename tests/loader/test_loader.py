@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from runview import CursorError, Loader, LoaderClosedError, RunView, Topology
 
 Row = tuple[int, bytes]  # position and a pack's ids, tokens and labels
@@ -22,7 +21,8 @@ topologies = st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(0, 3)) 
 def rows_of(batch: Any) -> list[Row]:
     return [
         (position, batch.pack_ids[row].tobytes() + batch.input_ids[row].tobytes() + batch.labels[row].tobytes())
-        for row, position in enumerate(batch.positions.tolist()) if position >= 0
+        for row, position in enumerate(batch.positions.tolist())
+        if position >= 0
     ]
 
 
@@ -75,8 +75,10 @@ def test_each_position_once_under_any_topology(views: Any, shape: tuple[int, int
     delivered = end if tail == "masked_pad" else last + (end - last) // 4 * 4
     assert positions == list(range(delivered))
     sizes = [len(step) for step in steps]
-    assert sizes[:8] == [global_batch] * 3 + [global_batch + 3] * 5 and set(sizes[8:-1]) <= {4}
-    assert state["position"] == delivered and state["step"] == len(steps)
+    assert sizes[:8] == [global_batch] * 3 + [global_batch + 3] * 5
+    assert set(sizes[8:-1]) <= {4}
+    assert state["position"] == delivered
+    assert state["step"] == len(steps)
     found = view.order.locate(np.array(positions))
     expected = np.stack([found.component, found.epoch, found.shard, found.pack], axis=1)
     assert [row[1][:32] for step in steps for row in step] == [ids.tobytes() for ids in expected]
@@ -110,8 +112,15 @@ def test_each_pack_of_an_epoch_exactly_once(tiny: Any, helpers: Any) -> None:
     for rank in range(3):
         with Loader(view, topology=Topology(3, rank), micro_batch=2) as loader:
             seen.update(tuple(ids) for batch in loader for ids in batch.pack_ids.tolist() if ids[0] >= 0)
-    assert seen == Counter({(c, e, s, p): 1 for c, source in enumerate(tiny.components) for e in range(2)
-                            for s, n in enumerate(source.n_packs) for p in range(n)})
+    assert seen == Counter(
+        {
+            (c, e, s, p): 1
+            for c, source in enumerate(tiny.components)
+            for e in range(2)
+            for s, n in enumerate(source.n_packs)
+            for p in range(n)
+        }
+    )
 
 
 def test_state_at_every_micro_batch_restores_the_rest(tiny: Any) -> None:
@@ -123,7 +132,8 @@ def test_state_at_every_micro_batch_restores_the_rest(tiny: Any) -> None:
     stream = [row for rows, *_ in taken for row in rows]
     for _, step, is_last, state, after in taken[:40:3]:
         assert state == after  # nothing was fetched ahead by the consumer
-        assert state["step"] == step + is_last and state["position"] == 8 * (step + is_last)
+        assert state["step"] == step + is_last
+        assert state["position"] == 8 * (step + is_last)
         with Loader(view, micro_batch=5, threads=0) as again:
             again.load_state_dict(state)
             assert [row for batch in islice(again, 6) for row in rows_of(batch)] == stream[state["position"] :][:24]
@@ -133,7 +143,8 @@ def test_state_after_a_batch_taken_earlier(tiny: Any) -> None:
     with Loader(RunView.open(tiny.path), micro_batch=4) as loader:
         fetched = [next(loader) for _ in range(7)]
         assert [loader.state_dict(after=batch)["step"] for batch in fetched] == [0, 1, 1, 2, 2, 3, 3]
-        assert loader.state_dict()["step"] == 3 == loader.step and loader.position == 24
+        assert loader.state_dict()["step"] == 3 == loader.step
+        assert loader.position == 24
 
 
 def test_iterating_again_goes_on_and_seek_moves(tiny: Any) -> None:
@@ -146,7 +157,8 @@ def test_iterating_again_goes_on_and_seek_moves(tiny: Any) -> None:
             loader.seek(position)
             assert loader.state_dict()["position"] == position
             assert [p for batch in islice(loader, 2) for p in batch.positions.tolist()] == list(
-                range(position, min(position + 8, loader.schedule.end_position)))
+                range(position, min(position + 8, loader.schedule.end_position))
+            )
         assert list(loader) == []
         loader.seek(16)
         alone = loader.batch_at(2)
@@ -165,7 +177,9 @@ def test_plan_is_the_same_on_every_rank_and_says_who_takes_what(tiny: Any) -> No
         plans = [loader.plan(step) for loader in loaders]
         plan = plans[0]
         assert all((p.positions == plan.positions).all() and p.n_loss_tokens == plan.n_loss_tokens for p in plans)
-        assert plan.positions.shape == (3, 2, 2) and plan.n_micro == 2 and plan.n_fill == 4
+        assert plan.positions.shape == (3, 2, 2)
+        assert plan.n_micro == 2
+        assert plan.n_fill == 4
         assert sorted(plan.positions[plan.positions >= 0].tolist()) == list(range(8 * step, 8 * step + 8))
         for rank, loader in enumerate(loaders):
             batches = loader.batch_at(step)
@@ -175,7 +189,8 @@ def test_plan_is_the_same_on_every_rank_and_says_who_takes_what(tiny: Any) -> No
         assert labels == plan.n_loss_tokens
         assert [plan.component.tolist(), plan.pack.tolist()] == [
             view.order.locate(np.arange(8 * step, 8 * step + 8)).component.tolist(),
-            view.order.locate(np.arange(8 * step, 8 * step + 8)).pack.tolist()]
+            view.order.locate(np.arange(8 * step, 8 * step + 8)).pack.tolist(),
+        ]
     with pytest.raises(ValueError, match="step must lie in"):
         loaders[0].plan(len(loaders[0]))
     for loader in loaders:
@@ -204,12 +219,14 @@ def test_validation_delivers_each_pack_once_in_catalog_order(tiny: Any) -> None:
         rows = []
         for rank in range(dp):
             with Loader(feed, topology=Topology(dp, rank), micro_batch=micro_batch) as loader:
-                rows += [(p, tuple(ids[2:])) for b in loader
-                         for p, ids in zip(b.positions.tolist(), b.pack_ids.tolist(), strict=True) if p >= 0]
+                rows += [
+                    (p, tuple(ids[2:])) for b in loader for p, ids in zip(b.positions.tolist(), b.pack_ids.tolist(), strict=True) if p >= 0
+                ]
         assert [ids for _, ids in sorted(rows)] == expected
     with Loader(feed, micro_batch=2, global_batch=4) as loader:
         state = loader.state_dict()
-        assert len(loader) == -(-len(expected) // 4) and state["order"] == 0
+        assert len(loader) == -(-len(expected) // 4)
+        assert state["order"] == 0
     with Loader(view, micro_batch=2) as training, pytest.raises(CursorError, match="'view_id'"):
         training.load_state_dict(state)
     with pytest.raises(ValueError, match="no validation packs named 'code'"):
@@ -266,7 +283,8 @@ def test_views_that_continue_accept_earlier_cursors(tiny: Any, helpers: Any) -> 
         view = RunView.open(helpers.variant(tiny, stages=stages, schedule=schedule, continues=continues).path)
         with Loader(view, micro_batch=2) as loader:
             loader.load_state_dict(state)
-            assert loader.position == 80 and loader.continued_from == tiny.view_id == loader.metrics()["continued_from"]
+            assert loader.position == 80
+            assert loader.continued_from == tiny.view_id == loader.metrics()["continued_from"]
             assert next(loader).positions.tolist() == [80, 81]
             own = loader.state_dict()
             assert own["view_id"] == view.view_id
@@ -319,7 +337,8 @@ def test_metrics_add_up(tiny: Any) -> None:
     with Loader(RunView.open(tiny.path), topology=Topology(3, 2), micro_batch=2) as loader:
         n_batches = sum(1 for _ in loader)
         metrics = loader.metrics()
-    assert metrics["micro_batches"] == n_batches == 2 * len(loader) and metrics["steps"] == len(loader)
+    assert metrics["micro_batches"] == n_batches == 2 * len(loader)
+    assert metrics["steps"] == len(loader)
     assert metrics["packs"] + metrics["fill_packs"] == 2 * n_batches
     assert metrics["positions"] == 2 * n_batches * 16
     assert 0 <= metrics["wait_ratio"] <= 1
@@ -354,12 +373,16 @@ def test_more_ranks_than_packs_still_deliver_all_rows_once(tiny: Any, helpers: A
     steps, _ = run_job(RunView.open(built.path), (8, 1, 1))
     assert [len(step) for step in steps] == [5]
     with Loader(RunView.open(built.path), topology=Topology(8, 7), micro_batch=1) as loader:
-        assert loader.plan(0).n_fill == 3 and len(loader) == 1
+        assert loader.plan(0).n_fill == 3
+        assert len(loader) == 1
         (batch,) = list(loader)
-        assert batch.positions.tolist() == [-1] and batch.cu_seqlens.tolist() == [0, 16]
+        assert batch.positions.tolist() == [-1]
+        assert batch.cu_seqlens.tolist() == [0, 16]
     dropped = helpers.variant(tiny, stages=[("s", 5, {"web": 1})], schedule=[(0, 6)], tail_batch="drop")
     with Loader(RunView.open(dropped.path), micro_batch=1) as loader:
-        assert len(loader) == 0 and list(loader) == [] and loader.state_dict()["position"] == 0
+        assert len(loader) == 0
+        assert list(loader) == []
+        assert loader.state_dict()["position"] == 0
 
 
 def test_schedule_edges_are_steps(views: Any) -> None:

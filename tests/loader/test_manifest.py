@@ -5,14 +5,14 @@ import json
 from typing import Any
 
 import pytest
-
 from runview import ManifestError
 from runview.canonical import canonical_json, digest
 from runview.manifest import KEYS, geometry_digest, parse
 from runview.order import ComponentGeometry, StageGeometry
 
 NESTED: dict[str, tuple[Any, ...]] = {
-    "recipe": ("recipe_id", "text"), "release": ("name", "release_id"),
+    "recipe": ("recipe_id", "text"),
+    "release": ("name", "release_id"),
     "tokenizer": ("tokenizer_id", "vocab_size", "bos", "eos", "pad", "fill_id"),
 }
 
@@ -35,11 +35,16 @@ def edited(tiny: Any, *path: Any, value: Any = None, remove: bool = False) -> by
 
 def test_parse_reads_every_field(tiny: Any) -> None:
     manifest = parse(tiny.path.read_bytes())
-    assert manifest.view_id == tiny.view_id and manifest.name == "tiny" and manifest.release == "2026-11"
-    assert [c.name for c in manifest.components] == ["web", "code", "math"] and manifest.components[1].window == 1
+    assert manifest.view_id == tiny.view_id
+    assert manifest.name == "tiny"
+    assert manifest.release == "2026-11"
+    assert [c.name for c in manifest.components] == ["web", "code", "math"]
+    assert manifest.components[1].window == 1
     assert [(s.name, s.length, dict(s.weights)) for s in manifest.stages] == [
-        (s["name"], s["length"], s["weights"]) for s in tiny.manifest["stages"]]
-    assert manifest.tokenizer.padding_id == 0 and manifest.packing.policy == "concat"
+        (s["name"], s["length"], s["weights"]) for s in tiny.manifest["stages"]
+    ]
+    assert manifest.tokenizer.padding_id == 0
+    assert manifest.packing.policy == "concat"
     assert manifest.length == sum(s["length"] for s in tiny.manifest["stages"])
     assert set(KEYS) == set(tiny.manifest)
     with pytest.raises(AttributeError):
@@ -108,8 +113,10 @@ def test_wrong_values_name_their_key(tiny: Any, path: tuple[Any, ...], value: An
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{", b"\xff", b'{"format":1,"format":1}', b'{"format":NaN}', b"[" * 100_000],
-    ids=["empty", "list", "cut", "not-utf8", "duplicate", "nan", "deep"])
+    "data",
+    [b"", b"[]", b"{", b"\xff", b'{"format":1,"format":1}', b'{"format":NaN}', b"[" * 100_000],
+    ids=["empty", "list", "cut", "not-utf8", "duplicate", "nan", "deep"],
+)
 def test_what_is_no_manifest(data: bytes) -> None:
     with pytest.raises(ManifestError):
         parse(data)
@@ -117,21 +124,35 @@ def test_what_is_no_manifest(data: bytes) -> None:
 
 def test_geometry_digest_is_pinned_and_sensitive() -> None:
     base: dict[str, Any] = {
-        "seed": "5eed", "order": 1, "seq_len": 16, "batch_schedule": [(0, 8), (80, 16)],
-        "stages": [StageGeometry("s", 100, {"b": 2, "a": 1})], "components": [ComponentGeometry("a", 2, [3, 4])]}
-    text = (b'["geometry","5eed",1,16,[{"from_position":0,"global_batch":8},{"from_position":80,"global_batch":16}],'
-            b'[["s",100,{"a":1,"b":2}]],[["a",2,[3,4]]]]')
+        "seed": "5eed",
+        "order": 1,
+        "seq_len": 16,
+        "batch_schedule": [(0, 8), (80, 16)],
+        "stages": [StageGeometry("s", 100, {"b": 2, "a": 1})],
+        "components": [ComponentGeometry("a", 2, [3, 4])],
+    }
+    text = (
+        b'["geometry","5eed",1,16,[{"from_position":0,"global_batch":8},{"from_position":80,"global_batch":16}],'
+        b'[["s",100,{"a":1,"b":2}]],[["a",2,[3,4]]]]'
+    )
     import hashlib
-    assert geometry_digest(**base) == hashlib.sha256(text).hexdigest() == (
-        "7fa7bca9a6655f138ae431b24464036691b6e9de09770f73ea0bbabd3c195950")
+
+    assert (
+        geometry_digest(**base) == hashlib.sha256(text).hexdigest() == ("7fa7bca9a6655f138ae431b24464036691b6e9de09770f73ea0bbabd3c195950")
+    )
     changes: list[dict[str, Any]] = [
-        {"seed": "5eee"}, {"seq_len": 17}, {"batch_schedule": [(0, 8)]}, {"stages": [StageGeometry("s", 100, {"b": 2, "a": 2})]},
-        {"components": [ComponentGeometry("a", 2, [4, 3])]}, {"components": [ComponentGeometry("a", 1, [3, 4])]}]
+        {"seed": "5eee"},
+        {"seq_len": 17},
+        {"batch_schedule": [(0, 8)]},
+        {"stages": [StageGeometry("s", 100, {"b": 2, "a": 2})]},
+        {"components": [ComponentGeometry("a", 2, [4, 3])]},
+        {"components": [ComponentGeometry("a", 1, [3, 4])]},
+    ]
     assert len({geometry_digest(**base), *(geometry_digest(**(base | change)) for change in changes)}) == 7
 
 
 def test_canonical_json_takes_only_what_it_can_write_exactly() -> None:
-    assert canonical_json({"b": [1, None, True, "x\n\"\\"], "a": -5}) == b'{"a":-5,"b":[1,null,true,"x\\n\\"\\\\"]}'
+    assert canonical_json({"b": [1, None, True, 'x\n"\\'], "a": -5}) == b'{"a":-5,"b":[1,null,true,"x\\n\\"\\\\"]}'
     assert digest(["x", 1]) == "59402b0471b497c05ad760c869c511f92a9fbdc78b7f4c51703964d9321bc031"
     for value in (1.0, 2**53, "한", {1: 2}, {"é": 1}, b"x", float("nan"), [{"a": {1}}]):
         with pytest.raises(ValueError, match=r"integer|string"):

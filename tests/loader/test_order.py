@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from runview.huffman import Tree
 from runview.order import ComponentGeometry, Order, StageGeometry, keys, permute, unpermute
 
@@ -148,7 +147,8 @@ def test_permute_inverse_on_numbers_too_large_to_list(n: int) -> None:
     key = keys(SEED, "index", "web", 0)
     x = np.random.default_rng(n).integers(0, n, 2000, dtype=np.uint64)
     image = permute(x, n, key)
-    assert int(image.max()) < n and len(np.unique(image)) == len(np.unique(x))
+    assert int(image.max()) < n
+    assert len(np.unique(image)) == len(np.unique(x))
     assert (unpermute(image, n, key) == x).all()
     assert [int(v) for v in image[:3]] == [ref_permute(int(v), n, SEED, "index", "web", 0) for v in x[:3]]
 
@@ -281,8 +281,13 @@ def test_what_a_view_never_reaches_has_no_position() -> None:
     order = make_order()
     everything = order.locate(np.arange(order.length))
     last = int(everything.epoch[everything.component == 0].max())
-    reached = {(s, p) for c, e, s, p in zip(everything.component.tolist(), everything.epoch.tolist(), everything.shard.tolist(),
-                                            everything.pack.tolist(), strict=True) if (c, e) == (0, last)}
+    reached = {
+        (s, p)
+        for c, e, s, p in zip(
+            everything.component.tolist(), everything.epoch.tolist(), everything.shard.tolist(), everything.pack.tolist(), strict=True
+        )
+        if (c, e) == (0, last)
+    }
     missing = next((s, p) for s, size in enumerate(COMPONENTS[0][2]) for p in range(size) if (s, p) not in reached)
     result = order.positions(np.array([0, 0]), np.array([last, last + 7]), np.array([missing[0], 0]), np.array([missing[1], 0]))
     assert result.tolist() == [-1, -1]
@@ -310,8 +315,9 @@ def test_components_do_not_alias_with_ranks() -> None:
 def test_a_stage_by_epochs_ends_every_component_exactly() -> None:
     sizes = {"a": [7, 9], "b": [100], "c": [3, 3, 3]}
     weights = {name: sum(size) * 3 for name, size in sizes.items()}
-    order = Order(SEED, [StageGeometry("s", sum(weights.values()), weights)],
-                  [ComponentGeometry(name, 2, size) for name, size in sizes.items()])
+    order = Order(
+        SEED, [StageGeometry("s", sum(weights.values()), weights)], [ComponentGeometry(name, 2, size) for name, size in sizes.items()]
+    )
     assert order.counts(0, order.length) == weights
 
 
@@ -352,16 +358,27 @@ def test_order_refuses(seed: str, stages: Any, components: Any, message: str) ->
         Order(seed, stages, components)
 
 
-GOLDEN: dict[str, Any] = {'keys': [1349261854, 4247939295, 2608897781, 1504969676, 1275261283, 63878944],
- 'permute': {1: [0],
-             2: [0, 1],
-             3: [0, 2, 1],
-             5: [0, 4, 3, 1, 2],
-             4096: [3354, 2980, 2622, 2702, 3085, 925, 2786, 3773],
-             99991: [25801, 67151, 61193, 12324, 90488, 44374, 58321, 72257],
-             3000000000: [544381556, 1353392659, 678533469, 2128417172, 1808822713, 2371914439, 854409935,
-                          273014951]},
- 'tree': [(0, 0), (2, 0), (0, 1), (3, 0), (0, 2), (0, 3), (2, 1), (0, 4), (0, 5), (2, 2), (0, 6), (3, 1)],
- 'locate': [(0, 0, 0, 0, 55), (0, 0, 0, 0, 255), (0, 1, 1, 0, 24), (0, 0, 1, 2, 55), (0, 0, 1, 0, 240),
-            (0, 0, 3, 3, 22), (1, 1, 4, 1, 38), (1, 2, 2, 0, 21)],
- 'order_sha256': 'ae01f70088feeae2ea88c4716bddd3b347b343321e13df9fccd63a2eac56d2d7'}
+GOLDEN: dict[str, Any] = {
+    "keys": [1349261854, 4247939295, 2608897781, 1504969676, 1275261283, 63878944],
+    "permute": {
+        1: [0],
+        2: [0, 1],
+        3: [0, 2, 1],
+        5: [0, 4, 3, 1, 2],
+        4096: [3354, 2980, 2622, 2702, 3085, 925, 2786, 3773],
+        99991: [25801, 67151, 61193, 12324, 90488, 44374, 58321, 72257],
+        3000000000: [544381556, 1353392659, 678533469, 2128417172, 1808822713, 2371914439, 854409935, 273014951],
+    },
+    "tree": [(0, 0), (2, 0), (0, 1), (3, 0), (0, 2), (0, 3), (2, 1), (0, 4), (0, 5), (2, 2), (0, 6), (3, 1)],
+    "locate": [
+        (0, 0, 0, 0, 55),
+        (0, 0, 0, 0, 255),
+        (0, 1, 1, 0, 24),
+        (0, 0, 1, 2, 55),
+        (0, 0, 1, 0, 240),
+        (0, 0, 3, 3, 22),
+        (1, 1, 4, 1, 38),
+        (1, 2, 2, 0, 21),
+    ],
+    "order_sha256": "ae01f70088feeae2ea88c4716bddd3b347b343321e13df9fccd63a2eac56d2d7",
+}

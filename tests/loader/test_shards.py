@@ -15,7 +15,6 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from runview import shards
 from runview.errors import FormatError, MissingFileError
 from runview.shards import Catalog, PackIndex, Shard, ShardHeader, check_offsets, pack_stats, read_stats
@@ -30,16 +29,19 @@ def small_shard(**changes: Any) -> bytes:
 
 
 def small_packs(**changes: Any) -> bytes:
-    values = {"pack_offsets": np.array([0, 1, 3]), "segment_doc": np.array([0, 0, 1]),
-              "segment_start": np.array([0, 3, 0]), "segment_length": np.array([3, 1, 5])}
+    values = {
+        "pack_offsets": np.array([0, 1, 3]),
+        "segment_doc": np.array([0, 0, 1]),
+        "segment_start": np.array([0, 3, 0]),
+        "segment_length": np.array([3, 1, 5]),
+    }
     return shards.pack_index_bytes(**(values | changes))
 
 
 def small_catalog() -> bytes:
     digests = [f"{n:02x}" * 32 for n in range(2)]
     counts = {name: np.array([n, n + 1]) for n, name in enumerate(("n_docs", "n_tokens", "n_packs", "size_bytes"))}
-    return shards.catalog_bytes(shard_id=digests, pack_index_id=digests, shard_blocks_sha256=digests,
-                                pack_blocks_sha256=digests, **counts)
+    return shards.catalog_bytes(shard_id=digests, pack_index_id=digests, shard_blocks_sha256=digests, pack_blocks_sha256=digests, **counts)
 
 
 MAKERS: dict[str, Callable[[], bytes]] = {
@@ -64,13 +66,22 @@ def test_bytes_are_pinned(name: str) -> None:
 
 
 def test_bytes_are_equal_in_fresh_processes(tmp_path: Path) -> None:
-    code = ("import hashlib, sys; sys.path[:0] = sys.argv[1:]; import test_shards as t; "
-            "print(*[hashlib.sha256(make()).hexdigest() for make in t.MAKERS.values()])")
+    code = (
+        "import hashlib, sys; sys.path[:0] = sys.argv[1:]; import test_shards as t; "
+        "print(*[hashlib.sha256(make()).hexdigest() for make in t.MAKERS.values()])"
+    )
     import runview
+
     paths = [str(Path(__file__).parent), str(Path(runview.__file__).parents[1])]
     for seed in ("0", "1", "77"):
-        out = subprocess.run([sys.executable, "-B", "-c", code, *paths], env=os.environ | {"PYTHONHASHSEED": seed}, check=True,
-                             capture_output=True, text=True, cwd=tmp_path)
+        out = subprocess.run(
+            [sys.executable, "-B", "-c", code, *paths],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
         assert out.stdout.split() == [SHA256[name] for name in MAKERS]
 
 
@@ -78,13 +89,18 @@ def test_the_container_is_safetensors() -> None:
     data = small_shard()
     loaded = safetensors.numpy.load(data)
     assert {k: (v.dtype.name, v.shape) for k, v in loaded.items()} == {
-        "tokens": ("uint16", (10,)), "doc_offsets": ("int64", (3,)), "doc_ids": ("uint8", (2, 32)), "doc_state": ("uint8", (2,))}
+        "tokens": ("uint16", (10,)),
+        "doc_offsets": ("int64", (3,)),
+        "doc_ids": ("uint8", (2, 32)),
+        "doc_state": ("uint8", (2,)),
+    }
     (size,) = struct.unpack("<Q", data[:8])
     metadata = json.loads(data[8 : 8 + size])["__metadata__"]
     assert list(metadata) == ["runview"]
     assert metadata["runview"] == (
         '{"bos":null,"component":"web","eos":1,"fill_id":2,"format":1,"layout":"packed","pad":0,"purpose":"pretrain",'
-        '"requires":[],"tokenizer_id":"' + "ab" * 32 + '"}')
+        '"requires":[],"tokenizer_id":"' + "ab" * 32 + '"}'
+    )
 
 
 def test_shard_reads_back_from_path_and_bytes(tmp_path: Path) -> None:
@@ -92,21 +108,29 @@ def test_shard_reads_back_from_path_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "s.safetensors").write_bytes(data)
     for source in (data, tmp_path / "s.safetensors", str(tmp_path / "s.safetensors")):
         shard = Shard(source)
-        assert shard.header == HEADER and shard.tokens.dtype == np.uint32
-        assert shard.tokens.tolist() == list(range(70000, 70010)) and shard.doc_state.tolist() == [1, 0]
-        assert shard.doc_offsets.tolist() == [0, 4, 10] and (shard.doc_ids == DOC_IDS).all()
-        assert not shard.tokens.flags.owndata and not shard.tokens.flags.writeable
+        assert shard.header == HEADER
+        assert shard.tokens.dtype == np.uint32
+        assert shard.tokens.tolist() == list(range(70000, 70010))
+        assert shard.doc_state.tolist() == [1, 0]
+        assert shard.doc_offsets.tolist() == [0, 4, 10]
+        assert (shard.doc_ids == DOC_IDS).all()
+        assert not shard.tokens.flags.owndata
+        assert not shard.tokens.flags.writeable
     begin, end = shard.token_bytes
     assert np.frombuffer(data[begin:end], "<u4").tolist() == shard.tokens.tolist()
 
 
 def test_pack_index_catalog_and_stats_read_back() -> None:
     packs = PackIndex(small_packs())
-    assert packs.n_packs == 2 and packs.pack_offsets.dtype == np.int64 and packs.segment_length.dtype == np.int32
+    assert packs.n_packs == 2
+    assert packs.pack_offsets.dtype == np.int64
+    assert packs.segment_length.dtype == np.int32
     begin, doc_end = packs.token_ranges(Shard(small_shard()))
-    assert begin.tolist() == [0, 3, 4] and doc_end.tolist() == [4, 4, 10]
+    assert begin.tolist() == [0, 3, 4]
+    assert doc_end.tolist() == [4, 4, 10]
     catalog = Catalog(small_catalog())
-    assert catalog.shard_id == ["00" * 32, "01" * 32] and catalog.size_bytes.tolist() == [3, 4]
+    assert catalog.shard_id == ["00" * 32, "01" * 32]
+    assert catalog.size_bytes.tolist() == [3, 4]
     assert read_stats(MAKERS["stats"]()).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -183,8 +207,12 @@ def test_a_shard_above_4_gib_keeps_its_offsets(tmp_path: Path) -> None:
     """A sparse file of 2^32 + 6 tokens: positions past 2^32 are read from where they are."""
     n, docs = 2**32 + 6, 3
     offsets = np.array([0, 2**31, 2**32, n], "<i8")
-    sizes = [("doc_offsets", "I64", [docs + 1], 32), ("tokens", "U16", [n], 2 * n), ("doc_ids", "U8", [docs, 32], 96),
-             ("doc_state", "U8", [docs], 3)]
+    sizes = [
+        ("doc_offsets", "I64", [docs + 1], 32),
+        ("tokens", "U16", [n], 2 * n),
+        ("doc_ids", "U8", [docs, 32], 96),
+        ("doc_state", "U8", [docs], 3),
+    ]
     header: dict[str, Any] = {"__metadata__": {"runview": HEADER.to_json()}}
     at = 0
     for name, dtype, shape, size in sizes:
@@ -198,10 +226,14 @@ def test_a_shard_above_4_gib_keeps_its_offsets(tmp_path: Path) -> None:
         file.write(np.array([7, 8, 9, 10, 11, 12], "<u2").tobytes())
         file.truncate(8 + len(text) + at)
     shard = Shard(tmp_path / "big.safetensors")
-    packs = PackIndex(shards.pack_index_bytes(pack_offsets=np.array([0, 1]), segment_doc=np.array([2]),
-                                              segment_start=np.array([2]), segment_length=np.array([3])))
+    packs = PackIndex(
+        shards.pack_index_bytes(
+            pack_offsets=np.array([0, 1]), segment_doc=np.array([2]), segment_start=np.array([2]), segment_length=np.array([3])
+        )
+    )
     begin, doc_end = packs.token_ranges(shard)
-    assert begin.tolist() == [2**32 + 2] and doc_end.tolist() == [n]
+    assert begin.tolist() == [2**32 + 2]
+    assert doc_end.tolist() == [n]
     assert shard.tokens[int(begin[0]) : int(begin[0]) + 3].tolist() == [9, 10, 11]
 
 
@@ -218,6 +250,7 @@ def metadata_change(**fields: Any) -> Callable[[dict[str, Any]], None]:
     def change(header: dict[str, Any]) -> None:
         values = json.loads(header["__metadata__"]["runview"]) | fields
         header["__metadata__"]["runview"] = json.dumps({k: v for k, v in values.items() if v != "absent"})
+
     return change
 
 
@@ -249,6 +282,7 @@ def test_hand_edited_headers_are_refused(change: Callable[[dict[str, Any]], None
 def test_dtype_comes_from_the_header_and_reinterpretation_is_refused() -> None:
     def halve(header: dict[str, Any]) -> None:
         header["tokens"].update(dtype="U16", shape=[20])
+
     with pytest.raises(FormatError, match="must end at 20, found 10"):
         Shard(rewritten(MAKERS["shard32"](), halve))
 
@@ -268,7 +302,8 @@ def test_no_cut_or_changed_header_byte_is_read_as_something_else(data: st.DataOb
         shard = Shard(bad)
     except FormatError:
         return
-    assert shard.tokens.tolist() == list(range(10)) and shard.doc_offsets.tolist() == [0, 4, 10]
+    assert shard.tokens.tolist() == list(range(10))
+    assert shard.doc_offsets.tolist() == [0, 4, 10]
 
 
 def test_missing_and_empty_files(tmp_path: Path) -> None:
@@ -282,11 +317,12 @@ def test_missing_and_empty_files(tmp_path: Path) -> None:
 def test_block_digests_and_paths() -> None:
     data = bytes(range(256)) * 2048 + b"tail"
     digests = shards.block_digests(data)
-    assert shards.BLOCK_BYTES == 262144 and len(digests) == 3 * 32
+    assert shards.BLOCK_BYTES == 262144
+    assert len(digests) == 3 * 32
     assert digests[64:] == hashlib.sha256(b"tail").digest()
     assert digests[:32] == hashlib.sha256(data[:262144]).digest()
     assert shards.block_digests(b"") == b""
     assert shards.relative_path("shards", "ab" * 32) == "shards/ab/" + "ab" * 32 + ".safetensors"
     for kind, digest in (("views", "ab" * 32), ("shards", "AB" * 32), ("shards", "../x")):
-        with pytest.raises(ValueError, match="kind must be|sha256"):
+        with pytest.raises(ValueError, match=r"kind must be|sha256"):
             shards.relative_path(kind, digest)

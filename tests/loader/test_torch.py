@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
-
 from runview import Loader, RunView
 from runview.torch import RunViewDataset, to_torch
+from torch.utils.data import DataLoader
 
 
 def test_tensors_share_the_batch_memory(tiny: Any) -> None:
     with Loader(RunView.open(tiny.path), micro_batch=2) as loader:
         batch = next(loader)
         tensors = to_torch(batch)
-        assert tensors["input_ids"].dtype == torch.int64 and tensors["cu_seqlens"].dtype == torch.int32
+        assert tensors["input_ids"].dtype == torch.int64
+        assert tensors["cu_seqlens"].dtype == torch.int32
         for name in ("input_ids", "labels", "position_ids", "cu_seqlens", "positions"):
             assert tensors[name].data_ptr() == getattr(batch, name).__array_interface__["data"][0]
         assert (tensors["max_seqlen"], tensors["n_loss_tokens"]) == (batch.max_seqlen, batch.n_loss_tokens)
@@ -36,7 +36,8 @@ def test_dataset_under_dataloader_delivers_and_resumes(tiny: Any) -> None:
         dataset = RunViewDataset(loader)
         first = [t["input_ids"].tolist() for t in islice(DataLoader(dataset, num_workers=0, batch_size=None), 6)]
         state = dataset.state_dict()
-    assert first == expected[:6] and state["step"] == 3
+    assert first == expected[:6]
+    assert state["step"] == 3
     with Loader(view, micro_batch=4) as loader:
         dataset = RunViewDataset(loader)
         dataset.load_state_dict(state)
@@ -54,6 +55,7 @@ def test_worker_processes_are_refused(tiny: Any) -> None:
 def test_distributed_checkpoint_saves_and_loads_the_loader(tiny: Any, tmp_path: Path) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.stateful import Stateful
+
     view = RunView.open(tiny.path)
     with Loader(view, micro_batch=4) as loader, Loader(view, micro_batch=2) as other:
         assert isinstance(loader, Stateful)
@@ -63,7 +65,8 @@ def test_distributed_checkpoint_saves_and_loads_the_loader(tiny: Any, tmp_path: 
             warnings.simplefilter("ignore")
             dcp.save({"loader": loader}, checkpoint_id=tmp_path / "ckpt", no_dist=True)
             dcp.load({"loader": other}, checkpoint_id=tmp_path / "ckpt", no_dist=True)
-        assert other.state_dict() == loader.state_dict() and other.position == 40
+        assert other.state_dict() == loader.state_dict()
+        assert other.position == 40
         assert next(other).positions.tolist() == [40, 41]
 
 

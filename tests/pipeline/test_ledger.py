@@ -13,7 +13,7 @@ CASES = Path(__file__).parents[1] / "cases"
 def test_a_closed_ledger_prints_one_line_and_survives_json() -> None:
     ledger = Ledger("documents", "made", 10, {"kept": 7, "dropped": {"quality": 1, "language": 2, "pii": 0}}, {"rules": {"min_words": 4}})
     assert ledger.close() is ledger
-    assert ledger.line() == "made=10 kept=7 dropped={language:2 quality:1} rules={min_words:4}"
+    assert ledger.line() == "made=10 kept=7 dropped={language:2 quality:1}"
     assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))) == ledger
 
 

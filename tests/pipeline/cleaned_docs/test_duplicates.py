@@ -19,7 +19,7 @@ from pipeline.recipe import Duplicates, Split
 from pipeline.schemas import CLUSTERS, TIMESTAMP
 
 SPLIT = Split("5eed", Decimal("0.25"))
-GOLDEN = {"1": "CLUSTERS"}
+GOLDEN = {"1": "53e30c77e4679c321ca2ac1b8de609a47beb8c8b62d7069ce3c50c4a7990257c"}
 
 
 def table(rows):

@@ -76,7 +76,7 @@ def test_cases_c09_and_c10_are_routed_before_language():
 
 
 @pytest.mark.parametrize(
-    "text", ["It costs $5 or $6 in the shop; we paid $7.", "Use C:\\name\\text and then C:\\sum again to see it.", "이건 별로;;", ""]
+    "text", ["It costs $5 or $6 in the shop; we paid $7.", "Open C:\\Users\\name\\Documents and look.", "이건 별로;;", ""]
 )
 def test_prose_with_marks_stays_prose(text):
     assert one(text)[0] == "prose"

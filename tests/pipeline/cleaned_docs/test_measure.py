@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import unicodedata
 from collections import Counter
@@ -80,7 +81,7 @@ def test_metrics_follow_their_definitions(text):
         assert found["mean_word_length"] == len(visible) / len(words)
         assert found["word_letter_ratio"] == sum(any(map(is_syllable, word)) for word in words) / len(words)
         assert found["letter_ratio"] == sum(map(is_syllable, visible)) / len(visible)
-        pairs = Counter(zip(words, words[1:], strict=False))
+        pairs = Counter(itertools.pairwise(words))
         best = max((n * (len(a) + len(b)) for (a, b), n in pairs.items() if n > 1), default=0)
         assert found["top_bigram_fraction"] == min(best / len(visible), 1.0)
     else:
