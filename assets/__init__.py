@@ -5,5 +5,8 @@ import warnings
 
 import dagster as dg
 
-for _category, _what in ((dg.PreviewWarning, "Specifying a partitions_def"), (dg.BetaWarning, "Class `MultiToSingleDimensionPartitionMapping`")):
+for _category, _what in (
+    (dg.PreviewWarning, "Specifying a partitions_def"),
+    (dg.BetaWarning, "Class `MultiToSingleDimensionPartitionMapping`"),
+):
     warnings.filterwarnings("ignore", message=_what, category=_category)

@@ -12,6 +12,7 @@ import dagster as dg
 from assets import partitions, profile_steps
 from assets.cleaned_docs import clusters, decisions, documents
 from assets.gates import write_gate
+from assets.metadata import version_of_run
 from assets.raw_evidence import evidence
 from assets.run_view import candidate
 from assets.tokenized_shards import shards
@@ -24,13 +25,14 @@ from resources.project import Project
 def judged_version(context: Any, key: dg.AssetKey, partition: str) -> str:
     """Version to judge: the one this run materialized for `partition`, else the latest materialized."""
     instance = context.instance
-    for entry in instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
-        made = entry.dagster_event.event_specific_data.materialization
-        if made.asset_key == key and (made.partition is None or str(made.partition) == str(partition)):
-            return str(made.metadata["version"].value)
+    version = version_of_run(instance, context.run.run_id, key, partition)
+    if version is not None:
+        return version
     records = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=key, asset_partitions=[str(partition)]), limit=1).records
     if not records:
-        raise dg.Failure(f"{key.to_user_string()} partition {partition} was never materialized; there is nothing to check", allow_retries=False)
+        raise dg.Failure(
+            f"{key.to_user_string()} partition {partition} was never materialized; there is nothing to check", allow_retries=False
+        )
     return str(records[0].asset_materialization.metadata["version"].value)
 
 

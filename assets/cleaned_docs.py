@@ -3,14 +3,14 @@
 import dagster as dg
 
 from assets import partitions, steps
-from assets.metadata import column_schema
+from assets.metadata import column_schema, version_of_run
 from assets.raw_evidence import evidence, result, source_snapshot
 from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENTS
 from resources.project import Project
 
 
 class DocumentsConfig(dg.Config):
-    """Which recipe cleans, and which evidence version (by default the newest complete one)."""
+    """Which recipe cleans, and which evidence version (by default the one this run wrote, else the newest complete one)."""
 
     recipe: str = "default"
     evidence_version: str = ""
@@ -27,6 +27,7 @@ class DocumentsConfig(dg.Config):
 def documents(context: dg.AssetExecutionContext, config: DocumentsConfig, project: dg.ResourceParam[Project]) -> dg.MaterializeResult:
     """One normalised text per document, every measured attribute, and the local decision with all failing rules."""
     source, snapshot = source_snapshot(context)
+    written = version_of_run(context.instance, context.run_id, evidence.key, context.partition_key)
     return result(
         steps.make_documents(
             project,
@@ -34,7 +35,7 @@ def documents(context: dg.AssetExecutionContext, config: DocumentsConfig, projec
             source,
             steps.date.fromisoformat(snapshot),
             run_id=context.run_id,
-            evidence_version=config.evidence_version or None,
+            evidence_version=config.evidence_version or written,
         )
     )
 

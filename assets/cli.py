@@ -26,7 +26,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("release")
     approve = commands.add_parser("approve", help="sign the candidate of a run view and publish it")
     approve.add_argument("view", help="run view name, or view id")
-    approve.add_argument("--as", dest="approver", default="", help="principal whose key signs (default: the only key that is not the proposer's)")
+    approve.add_argument(
+        "--as", dest="approver", default="", help="principal whose key signs (default: the only key that is not the proposer's)"
+    )
     approve.add_argument("--reject", action="store_true", help="sign a rejection instead")
     approve.add_argument("--sign-only", action="store_true", help="file the signature, do not publish")
     explain = commands.add_parser("explain", help="what became of a document, and why")
@@ -51,6 +53,11 @@ def _settings(arguments: argparse.Namespace) -> None:
     project = Path(arguments.project).resolve()
     os.environ.setdefault("DAGSTER_HOME", str(project))
     os.environ["RUNVIEW_PROJECT"] = str(project)
+    for name in ("RUNVIEW_LAKE", "RUNVIEW_KEYS"):
+        if name in os.environ:
+            os.environ[name] = os.path.abspath(os.environ[name])
+    if os.path.isdir(os.environ["DAGSTER_HOME"]):
+        os.chdir(os.environ["DAGSTER_HOME"])  # dagster.yaml names its folders relative to where it lies
     for name, value in (
         ("GX_ANALYTICS_ENABLED", "false"),
         ("HF_HUB_DISABLE_TELEMETRY", "1"),
@@ -59,7 +66,9 @@ def _settings(arguments: argparse.Namespace) -> None:
     ):
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", module=r"dagster.*")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO if arguments.verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO if arguments.verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,20 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import polars as pl
-from runview.manifest import parse
 
 from assets import profile_steps, steps, view_steps
 from assets.gates import read_gate
-from assets.runner import Runner, ticking
+from assets.runner import Runner, persistent_instance, ticking
 from pipeline.contracts import RULES, expected_checks, gate_problems
-from pipeline.errors import LakeError, RecipeError
+from pipeline.errors import ApprovalError, LakeError, RecipeError
 from pipeline.ledger import Ledger
 from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENTS, EVIDENCE, RELEASES, RUN_VIEWS, SHARD_DOCS
 from resources.expectations import build_data_docs
 from resources.lake import Snapshot
 from resources.project import Project
+from runview.manifest import parse
 
 Answer = tuple[dict[str, Any], str]
 
@@ -35,7 +34,7 @@ def project_of(arguments: argparse.Namespace) -> Project:
 
 def runner_of(project: Project) -> Runner:
     """A runner on the project's persistent Dagster instance, with progress on stderr."""
-    return Runner(project, dg.DagsterInstance.get(), ticking)
+    return Runner(project, persistent_instance(project), ticking)
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -43,23 +42,27 @@ def run(arguments: argparse.Namespace) -> Answer:
     project = project_of(arguments)
     release = project.release(arguments.release)
     runner_of(project).run_release(arguments.release)
-    row = view_steps.view_row(project, view_steps.view_name(release), "candidate")
-    assert row is not None, "run_release ends with a candidate"
+    row = view_steps.current_candidate(project, view_steps.view_name(release))
     value = {"release": release.name, **release_summary(project, release.name), **view_summary(project, row["view_id"])}
-    return value, f"{summary_text(value)}\n\nIt waits for approval: runviewctl approve {row['name']}"
+    next_step = load_lines(value["path"]) if value["published"] else f"It waits for approval: runviewctl approve {row['name']}"
+    return value, f"{summary_text(value)}\n\n{next_step}"
 
 
 def approve(arguments: argparse.Namespace) -> Answer:
     """Sign the candidate and publish it."""
     project = project_of(arguments)
     decision = "reject" if arguments.reject else "approve"
-    view_id = view_steps.sign_approval(
-        project, arguments.view, approver=arguments.approver, decision=decision, nonce=secrets.token_hex(16)
-    )
+    row = view_steps.current_candidate(project, arguments.view)
+    if not arguments.reject and not arguments.sign_only:
+        now = view_steps.current_candidate(project, row["name"])
+        if now["view_id"] != row["view_id"]:
+            raise ApprovalError(
+                f"view {row['name']}: its release file now makes {now['view_id']}, not {row['view_id']}; "
+                "approve that one, or change release and recipe back and run the release"
+            )
+    view_id = view_steps.sign_approval(project, row["view_id"], approver=arguments.approver, decision=decision, nonce=secrets.token_hex(16))
     if arguments.reject or arguments.sign_only:
         return {"view_id": view_id, "decision": decision, "published": False}, f"{decision} of view {view_id} is signed and filed"
-    row = view_steps.view_row(project, view_id, "candidate")
-    assert row is not None, "a signed candidate has its row"
     runner_of(project).publish(row["name"])
     value = {"decision": decision, **view_summary(project, view_id)}
     return value, f"published {value['path']}\n{load_lines(value['path'])}"
@@ -136,12 +139,14 @@ def summary_text(value: dict[str, Any]) -> str:
     lines.append("    in the release    " + Ledger.from_json(cleaned["release"]).line())
     lines.append("  tokenized_shards  " + Ledger.from_json(value["tokens"]).line())
     lines.append(f"  run_view          {value['view']}: {value['positions']} sequences of {value['seq_len']} tokens")
-    head = f"    {'stage':<10} {'component':<14} {'declared':>9} {'achieved':>11} {'packs':>8} {'epochs':>7} {'documents':>10} {'tokens':>12}"
+    head = (
+        f"    {'stage':<10} {'component':<14} {'declared':>9} {'achieved':>11} {'packs':>8} {'epochs':>7} {'documents':>10} {'tokens':>12}"
+    )
     lines.append(head)
     for row in value["mixture"]:
         lines.append(
-            f"    {row['stage']:<10} {row['component']:<14} {row['declared_share'] or '-':>9} {row['achieved_share']:>11} {row['packs']:>8} "
-            f"{row['epochs']:>7} {row['n_docs']:>10} {row['n_tokens']:>12}"
+            f"    {row['stage']:<10} {row['component']:<14} {row['declared_share'] or '-':>9} {row['achieved_share']:>11} "
+            f"{row['packs']:>8} {row['epochs']:>7} {row['n_docs']:>10} {row['n_tokens']:>12}"
         )
     lines.append(f"  view id {value['view_id']}")
     lines.append(f"  {'published' if value['published'] else 'candidate'} {value['path']}")
@@ -171,7 +176,9 @@ def explain(arguments: argparse.Namespace) -> Answer:
             filter=pl.col("evidence_id") == row["evidence_id"],
         ).to_pylist()
         facts = {key: value for key, value in row.items() if key not in ("text", "attributes", "meta")}
-        versions.append({**facts, "attributes": dict(row["attributes"]), "meta": dict(row["meta"]), "evidence": evidence[0] if evidence else None})
+        versions.append(
+            {**facts, "attributes": dict(row["attributes"]), "meta": dict(row["meta"]), "evidence": evidence[0] if evidence else None}
+        )
     value: dict[str, Any] = {"doc_id": doc_id, "versions": versions, "releases": [], "shards": []}
     for stage, spec, key in (("clusters", CLUSTERS, "releases"), ("decisions", DECISIONS, "releases"), ("shards", SHARD_DOCS, "shards")):
         for snapshot in project.lake.snapshots(stage=stage):
@@ -186,7 +193,8 @@ def explain_text(value: dict[str, Any]) -> str:
     for row in value["versions"]:
         evidence = row["evidence"] or {}
         lines.append(f"  documents version {row['version'][:12]}  source={row['source']} snapshot={row['snapshot']}")
-        lines.append(f"    evidence {row['evidence_id'][:12]} at {row['record_key']}, licence {row['licence']}, basis: {evidence.get('consent_basis')}")
+        basis = f"licence {row['licence']}, basis: {evidence.get('consent_basis')}"
+        lines.append(f"    evidence {row['evidence_id'][:12]} at {row['record_key']}, {basis}")
         score = "" if row["language_score"] is None else f" ({row['language_score']:.3f})"
         lines.append(f"    kind={row['kind']} language={row['language']}{score} domain={row['domain']} characters={row['n_chars']}")
         lines.append(f"    own rules: {row['decision']}{_reasons(row['reasons'])}")
@@ -293,5 +301,3 @@ def docs(arguments: argparse.Namespace) -> Answer:
         raise LakeError("the lake has no completed version yet; run a release first")
     page = build_data_docs(Path(project.root) / "site", profiles)
     return {"index": str(page), "pages": sorted(profiles)}, f"Data Docs: {page}"
-
-

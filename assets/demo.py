@@ -36,6 +36,7 @@ def demo(arguments: argparse.Namespace) -> commands.Answer:
         **commands.view_summary(project, view_id),
         "approval": "demo",
         "parts": {name: round(seconds, 2) for name, seconds in runner.parts.items()},
+        "steps": {name: round(seconds, 2) for name, seconds in runner.steps.items()},
     }
     lines = [commands.summary_text(value), "", "Load it:", *(f"  {line}" for line in commands.load_lines(value["path"]).splitlines())]
     if not arguments.no_training:
@@ -96,7 +97,6 @@ def training_text(value: dict[str, Any]) -> str:
     """What the training showed."""
     return (
         f"A small GPT trained {value['steps']} steps on {value['tokens']} tokens: loss {float(value['first_loss']):.4f} -> "
-        f"{float(value['last_loss']):.4f}.\nKilled with SIGKILL in step {value['killed_in_step']} and resumed in a new process: {value['compared']}"
+        f"{float(value['last_loss']):.4f}.\nKilled with SIGKILL in step "
+        f"{value['killed_in_step']} and resumed in a new process: {value['compared']}"
     )
-
-

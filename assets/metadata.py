@@ -10,6 +10,15 @@ from pipeline.schemas import TableSpec
 from resources.lake import Snapshot
 
 
+def version_of_run(instance: dg.DagsterInstance, run_id: str, key: dg.AssetKey, partition: str) -> str | None:
+    """Version of an asset's partition that a run materialized; None when it did not."""
+    for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
+        made = entry.dagster_event.event_specific_data.materialization  # type: ignore[union-attr]
+        if made.asset_key == key and (made.partition is None or str(made.partition) == str(partition)):
+            return str(made.metadata["version"].value)
+    return None
+
+
 def column_schema(spec: TableSpec) -> dg.TableSchema:
     """The table's columns with meaning and unit."""
     return dg.TableSchema(
@@ -45,7 +54,10 @@ def snapshot_metadata(snapshot: Snapshot, *, reused: bool, seconds: float) -> di
         "seconds": round(seconds, 3),
         "parents": dg.MetadataValue.json(dict(snapshot.identity.get("parents", {}))),
         "tables": dg.MetadataValue.json(
-            {name: {"rows": t.n_rows, "delta_version": t.delta_version, "content_sha256": t.content_sha256} for name, t in snapshot.tables.items()}
+            {
+                name: {"rows": t.n_rows, "delta_version": t.delta_version, "content_sha256": t.content_sha256}
+                for name, t in snapshot.tables.items()
+            }
         ),
     }
     for ledger in snapshot.ledgers:

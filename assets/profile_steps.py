@@ -5,7 +5,6 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-from runview.manifest import parse
 
 from assets.shard_steps import kept_documents
 from pipeline import profiles
@@ -15,6 +14,7 @@ from pipeline.profiles import Profile
 from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENTS, EVIDENCE, EVIDENCE_REJECTS, SHARD_DOCS, SHARDS, TableSpec
 from resources.lake import Snapshot
 from resources.project import Project
+from runview.manifest import parse
 
 
 def _snapshot(project: Project, version: str) -> Snapshot:

@@ -12,8 +12,10 @@ import dagster as dg
 from assets import steps
 from assets.definitions import build_definitions
 from pipeline.errors import PipelineError
+from resources.lake.home import held
 from resources.project import Project
 
+DAGSTER_LOCK = "dagster"  # its SQLite state cannot be created by two processes at once, nor take one partition key twice
 Progress = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
@@ -53,19 +55,27 @@ def ticking(title: str) -> Iterator[None]:
         print(f"{chr(13) if terminal else ''}  {title}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
+def persistent_instance(project: Project) -> dg.DagsterInstance:
+    """The Dagster instance of DAGSTER_HOME, created by one process at a time."""
+    with held(project.lake.root, DAGSTER_LOCK):
+        return dg.DagsterInstance.get()
+
+
 class Runner:
     """Executes jobs of one project in process and remembers how long each took.
 
-    `parts`: (job, partition) -> seconds of wall time, orchestration included; `work`: seconds inside the steps themselves.
+    `parts`: "job partition" -> seconds of wall time, orchestration included; `steps`: step -> seconds inside it, summed; what
+    is left is orchestration.
     """
 
     def __init__(self, project: Project, instance: dg.DagsterInstance, progress: Progress = quiet) -> None:
         self.project, self.instance, self.progress = project, instance, progress
         self.definitions = build_definitions(project)
         self.parts: dict[str, float] = {}
+        self.steps: dict[str, float] = {}
 
-    def execute(self, job: str, partition: str | dg.MultiPartitionKey, *, run_config: dict[str, Any] | None = None) -> None:
-        """Run one job on one partition. Raises RunFailed (or the pipeline's own error) when it does not succeed."""
+    def execute(self, job: str, partition: str | dg.MultiPartitionKey, *, run_config: dict[str, Any] | None = None) -> dict[str, str]:
+        """Run one job on one partition. Returns the version of each asset it materialized. Raises RunFailed when it does not succeed."""
         title = f"{job} {partition}"
         config = {**(run_config or {}), "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
         start = time.perf_counter()
@@ -74,12 +84,18 @@ class Runner:
                 run_config=config, instance=self.instance, partition_key=partition, raise_on_error=False
             )
         self.parts[title] = time.perf_counter() - start
+        for event in result.all_events:
+            if event.is_step_success and event.step_key is not None:
+                self.steps[event.step_key] = self.steps.get(event.step_key, 0.0) + event.step_success_data.duration_ms / 1000
         if not result.success:
             raise RunFailed(f"{title}: {_first_cause(result)} (run {result.run_id})")
+        made = [event.step_materialization_data.materialization for event in result.get_asset_materialization_events()]
+        return {one.asset_key.to_user_string(): str(one.metadata["version"].value) for one in made if "version" in one.metadata}
 
     def register(self, name: str, *keys: str) -> None:
         """Add dynamic partition keys that are not there yet."""
-        self.instance.add_dynamic_partitions(name, [key for key in keys if not self.instance.has_dynamic_partition(name, key)])
+        with held(self.project.lake.root, DAGSTER_LOCK):
+            self.instance.add_dynamic_partitions(name, [key for key in keys if not self.instance.has_dynamic_partition(name, key)])
 
     def run_release(self, name: str) -> None:
         """Everything up to the candidate of the release's view, which then waits for approval."""
@@ -91,12 +107,13 @@ class Runner:
         self.register("releases", release.name)
         self.register("tokenizers", recipe.tokenization.tokenizer)
         self.register("run_views", view)
+        evidence = {}  # sealed is what the sources hold now, which need not be what was collected last
         if steps.sealed_members(project, release.name) is None:
-            for member in release.members:
-                for day in member.dates:
-                    key = dg.MultiPartitionKey({"source": member.source, "snapshot": day.isoformat()})
-                    self.execute("ingest", key, run_config={"ops": {"documents": {"config": {"recipe": release.recipe}}}})
-        members = steps.seal_release(project, release, run_id="runviewctl")
+            for source, day in steps.places(release):
+                key = dg.MultiPartitionKey({"source": source, "snapshot": day.isoformat()})
+                made = self.execute("ingest", key, run_config={"ops": {"documents": {"config": {"recipe": release.recipe}}}})
+                evidence[source, day] = made["evidence"]
+        members = steps.seal_release(project, release, run_id="runviewctl", evidence=evidence)
         for member in members:
             if not steps.documents_ready(project, recipe, member):
                 key = dg.MultiPartitionKey({"source": member.source, "snapshot": member.snapshot.isoformat()})

@@ -1,5 +1,6 @@
 """The work behind the shards of a release: kept documents in, token files and their rows out."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,7 +23,9 @@ HAS_BLOCKS = ("shards", "packs")  # read by range, so each 256 KiB has a digest 
 BATCH_ROWS = 2048  # texts held at once; the tokens of the release are held as a whole
 
 
-def shards_stage(project: Project, release: Release, recipe: Recipe, tokenizer: Tokenizer) -> tuple[StageVersion, str, dict[steps.Member, str]]:
+def shards_stage(
+    project: Project, release: Release, recipe: Recipe, tokenizer: Tokenizer
+) -> tuple[StageVersion, str, dict[steps.Member, str]]:
     """Version of the shards, of the decisions they obey, and of the documents they hold."""
     versions = steps.release_documents(project, recipe, steps.require_sealed(project, release.name))
     decisions_version = steps.decisions_stage(recipe, release.name, versions).version
@@ -48,40 +51,46 @@ def kept_documents(project: Project, decisions_version: str) -> pl.DataFrame:
 
 def make_shards(project: Project, release: Release, recipe: Recipe, tokenizer_name: str, *, run_id: str) -> steps.Done:
     """Token shards, pack indexes, catalogs and stats of every component of a release."""
-    clock = steps.Clock()
+    start = time.perf_counter()
     tokenizer = project.tokenizers.load(tokenizer_name)
     stage, decisions_version, _ = shards_stage(project, release, recipe, tokenizer)
-    present = project.lake.snapshot(stage.version)
-    if present is not None:
-        return clock.done(present, reused=True)
-    require_gate(project, "decisions", decisions_version)
+
+    def make() -> steps.Made:
+        require_gate(project, "decisions", decisions_version)
+        place, versions = placed_documents(project, recipe, decisions_version)
+
+        def batches() -> Iterator[pa.Table]:
+            for version in versions:
+                for batch in project.lake.batches(DOCUMENTS, version, columns=TEXT, batch_rows=BATCH_ROWS):
+                    yield pl.DataFrame(batch).join(place, on="doc_id", how="inner").to_arrow()
+
+        built, trips = build.build_release(
+            batches(),
+            components=recipe.components,
+            tokenizer=tokenizer,
+            tokenization=recipe.tokenization,
+            packing=recipe.packing,
+            put=lambda kind, data: project.files.put(kind, data, blocks=kind in HAS_BLOCKS),
+        )
+        rows = [part.tables(release=release.name, version=stage.version) for part in built]
+        tables = [(spec, pa.concat_tables([part[spec.path] for part in rows])) for spec in (SHARDS, SHARD_DOCS, CATALOGS)]
+        ledgers = [replace(ledger, unit=name) for name, ledger in build.ledgers(built).items()]
+        return tables, [*ledgers, round_trip_ledger(trips)], {}
+
+    return steps.once(project, stage, make, run_id=run_id, start=start)
+
+
+def placed_documents(project: Project, recipe: Recipe, decisions_version: str) -> tuple[pl.DataFrame, list[str]]:
+    """doc_id, split and component of every kept document, and the versions of `documents` that hold them.
+
+    Raises MixtureError when a kept document is in no component or in two.
+    """
     kept = kept_documents(project, decisions_version)
     versions = kept["documents_version"].unique().sort().to_list()
-    meta = pa.concat_tables([project.lake.read(DOCUMENTS, version, columns=META) for version in versions])
-    joined = kept.join(pl.DataFrame(meta), on="doc_id", how="inner")
-    placed = joined.with_columns(pl.Series("component", components.assign(joined.to_arrow(), recipe.components)))
-    place = placed.select("doc_id", "split", "component")
-
-    def batches() -> Iterator[pa.Table]:
-        for version in versions:
-            for batch in project.lake.batches(DOCUMENTS, version, columns=TEXT, batch_rows=BATCH_ROWS):
-                yield pl.DataFrame(batch).join(place, on="doc_id", how="inner").to_arrow()
-
-    built, trips = build.build_release(
-        batches(),
-        components=recipe.components,
-        tokenizer=tokenizer,
-        tokenization=recipe.tokenization,
-        packing=recipe.packing,
-        put=lambda kind, data: project.files.put(kind, data, blocks=kind in HAS_BLOCKS),
-    )
-    rows = [part.tables(release=release.name, version=stage.version) for part in built]
-    tables = [(spec, pa.concat_tables([part[spec.path] for part in rows])) for spec in (SHARDS, SHARD_DOCS, CATALOGS)]
-    ledgers = [replace(ledger, unit=name) for name, ledger in build.ledgers(built).items()]
-    snapshot = project.lake.publish(
-        stage, tables, [*ledgers, round_trip_ledger(trips)], run_id=run_id, now=steps.now(), record=project.build_record()
-    )
-    return clock.done(snapshot, reused=False)
+    meta = [pl.DataFrame(project.lake.read(DOCUMENTS, version, columns=META)) for version in versions]
+    joined = kept.join(pl.concat(meta), on="doc_id", how="inner") if meta else kept
+    component = pl.Series("component", components.assign(joined.to_arrow(), recipe.components))
+    return joined.with_columns(component).select("doc_id", "split", "component"), versions
 
 
 def round_trip_ledger(trips: pa.Table) -> Ledger:

@@ -7,13 +7,13 @@ run again, ends as one copy. Consumers read the gate of what they consume again:
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from assets.gates import require_gate
 from pipeline.cleaned_docs import decide, documents, duplicates
@@ -22,7 +22,8 @@ from pipeline.ids import canonical_json, digest
 from pipeline.ledger import Ledger
 from pipeline.raw_evidence import capture
 from pipeline.recipe import Recipe, Release, source_from_identity
-from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENT_REJECTS, DOCUMENTS, EVIDENCE, EVIDENCE_REJECTS, RELEASES
+from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENT_REJECTS, DOCUMENTS, EVIDENCE, EVIDENCE_REJECTS, RELEASES, TableSpec
+from pipeline.stages import StageVersion
 from resources.lake import Snapshot
 from resources.project import Project
 from resources.sources import open_all, take_inventory
@@ -54,17 +55,21 @@ class Member:
     evidence_version: str
 
 
-class Clock:
-    """Measures one step."""
+Made = tuple[list[tuple[TableSpec, pa.Table]], list[Ledger], dict[str, Any]]
+"""What a stage makes: tables, closed ledgers, and what goes on the snapshot's record beside the build."""
 
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
 
-    def done(self, snapshot: Snapshot, *, reused: bool) -> Done:
-        """The completed step, logged as one line."""
-        result = Done(snapshot, reused, time.perf_counter() - self.start)
-        logger.info(result.line())
-        return result
+def once(project: Project, stage: StageVersion, make: Callable[[], Made], *, run_id: str, start: float) -> Done:
+    """Complete a version, or stop where it is complete already. `start`: `time.perf_counter()` when the step began."""
+    snapshot = project.lake.snapshot(stage.version)
+    reused = snapshot is not None
+    if snapshot is None:
+        tables, ledgers, more = make()
+        record = {**project.build_record(), **more}
+        snapshot = project.lake.publish(stage, tables, ledgers, run_id=run_id, now=now(), record=record)
+    done = Done(snapshot, reused, time.perf_counter() - start)
+    logger.info(done.line())
+    return done
 
 
 def now() -> datetime:
@@ -74,22 +79,26 @@ def now() -> datetime:
 
 def collect_evidence(project: Project, source_name: str, snapshot_date: date, *, run_id: str) -> Done:
     """Capture a source snapshot: inventory first, then every record as evidence or a reject."""
-    clock = Clock()
+    start = time.perf_counter()
     source = project.source(source_name)
     if source.snapshot is not None and source.snapshot != snapshot_date:
         raise RecipeError(f"source {source_name} is pinned to snapshot {source.snapshot}, asked for {snapshot_date}")
     base = project.source_dir()
     containers = take_inventory(source, base)
     stage = capture.stage_version(source, snapshot_date, containers)
-    present = project.lake.snapshot(stage.version)
-    if present is not None:
-        return clock.done(present, reused=True)
-    captured = capture.capture(
-        source, snapshot_date, open_all(source, base, containers), version=stage.version, deletion_key=project.keystore.deletion_key(), put_blob=project.blobs.put
-    )
-    tables = [(EVIDENCE, captured.evidence), (EVIDENCE_REJECTS, captured.rejects)]
-    snapshot = project.lake.publish(stage, tables, list(captured.ledgers), run_id=run_id, now=now(), record=project.build_record())
-    return clock.done(snapshot, reused=False)
+
+    def make() -> Made:
+        captured = capture.capture(
+            source,
+            snapshot_date,
+            open_all(source, base, containers),
+            version=stage.version,
+            deletion_key=project.keystore.deletion_key(),
+            put_blob=project.blobs.put,
+        )
+        return [(EVIDENCE, captured.evidence), (EVIDENCE_REJECTS, captured.rejects)], list(captured.ledgers), {}
+
+    return once(project, stage, make, run_id=run_id, start=start)
 
 
 def newest(project: Project, stage: str, partition: dict[str, str]) -> Snapshot:
@@ -104,49 +113,58 @@ def make_documents(
     project: Project, recipe: Recipe, source_name: str, snapshot_date: date, *, run_id: str, evidence_version: str | None = None
 ) -> Done:
     """Documents of one source snapshot: of the evidence version given, or of the newest."""
-    clock = Clock()
+    start = time.perf_counter()
     partition = {"source": source_name, "snapshot": snapshot_date.isoformat()}
     evidence = project.lake.snapshot(evidence_version) if evidence_version else newest(project, "evidence", partition)
     if evidence is None:
         raise LakeError(f"evidence version {evidence_version} of {partition} is not complete; materialize it first")
     stage = documents_stage(recipe, Member(source_name, snapshot_date, evidence.version))
-    present = project.lake.snapshot(stage.version)
-    if present is not None:
-        return clock.done(present, reused=True)
-    require_gate(project, "evidence", evidence.version)
-    source = source_from_identity(evidence.identity["recipe_part"]["source"])
-    made = documents.clean(
-        project.lake.batches(EVIDENCE, evidence.version),
-        source=source,
-        cleaning=recipe.cleaning,
-        version=stage.version,
-        read_blob=project.blobs.read,
-    )
-    tables = [(DOCUMENTS, made.documents), (DOCUMENT_REJECTS, made.rejects)]
-    snapshot = project.lake.publish(stage, tables, list(made.ledgers.values()), run_id=run_id, now=now(), record=project.build_record())
-    return clock.done(snapshot, reused=False)
+    evidence_part = evidence.identity["recipe_part"]["source"]
+
+    def make() -> Made:
+        require_gate(project, "evidence", evidence.version)
+        made = documents.clean(
+            project.lake.batches(EVIDENCE, evidence.version),
+            source=source_from_identity(evidence_part),
+            cleaning=recipe.cleaning,
+            version=stage.version,
+            read_blob=project.blobs.read,
+        )
+        return [(DOCUMENTS, made.documents), (DOCUMENT_REJECTS, made.rejects)], list(made.ledgers.values()), {}
+
+    return once(project, stage, make, run_id=run_id, start=start)
 
 
-def documents_stage(recipe: Recipe, member: Member) -> Any:
+def documents_stage(recipe: Recipe, member: Member) -> StageVersion:
     """Version of the documents a recipe makes of one member."""
     return documents.stage_version(
         recipe.cleaning, source=member.source, snapshot=member.snapshot, evidence_version=member.evidence_version
     )
 
 
-def seal_release(project: Project, release: Release, *, run_id: str) -> list[Member]:
+def places(release: Release) -> list[tuple[str, date]]:
+    """Source and date of every member, in their order of identity."""
+    return sorted((member.source, day) for member in release.members for day in member.dates)
+
+
+def seal_release(
+    project: Project, release: Release, *, run_id: str, evidence: Mapping[tuple[str, date], str] | None = None
+) -> list[Member]:
     """Members of a release with explicit evidence versions. A sealed release never changes: it is read back as it was.
 
-    Raises RecipeError when the release file now names other members than were sealed, LakeError when evidence is missing.
+    Args: evidence, the version to seal of each source and date; where it names none, the one completed last.
+    Raises RecipeError when the release file now names other members or another parent than were sealed, LakeError when evidence
+    is missing.
     """
-    wanted = sorted((m.source, d) for m in release.members for d in m.dates)
+    wanted = places(release)
     sealed = sealed_members(project, release.name)
     if sealed is None:
         members = []
         for source, day in wanted:
-            evidence = newest(project, "evidence", {"source": source, "snapshot": day.isoformat()})
-            require_gate(project, "evidence", evidence.version)
-            members.append({"source": source, "snapshot": day.isoformat(), "evidence_version": evidence.version})
+            place = {"source": source, "snapshot": day.isoformat()}
+            version = (evidence or {}).get((source, day)) or newest(project, "evidence", place).version
+            require_gate(project, "evidence", version)
+            members.append({**place, "evidence_version": version})
         row = {
             "name": release.name,
             "release_id": digest("release", release.name, release.parent, members),
@@ -164,6 +182,12 @@ def seal_release(project: Project, release: Release, *, run_id: str) -> list[Mem
                 raise
         sealed = sealed_members(project, release.name)
         assert sealed is not None
+    parent = (sealed_row(project, release.name) or {})["parent"] or ""
+    if parent != release.parent:
+        raise RecipeError(
+            f"release {release.name} is sealed with parent {parent!r}, its file now names {release.parent!r}; "
+            "a sealed release never changes: write a new release file"
+        )
     found = [(member.source, member.snapshot) for member in sealed]
     if found != wanted:
         raise RecipeError(
@@ -213,19 +237,15 @@ def read_documents(project: Project, versions: dict[Member, str], columns: list[
     return pa.concat_tables(parts).sort_by("doc_id")
 
 
-def clusters_stage(recipe: Recipe, release: str, versions: dict[Member, str]) -> Any:
+def clusters_stage(recipe: Recipe, release: str, versions: dict[Member, str]) -> StageVersion:
     """Version of the clusters of a release."""
-    return duplicates.clusters_version(
-        release=release, duplicates=recipe.duplicates, split=recipe.split, documents=by_place(versions)
-    )
+    return duplicates.clusters_version(release=release, duplicates=recipe.duplicates, split=recipe.split, documents=by_place(versions))
 
 
-def decisions_stage(recipe: Recipe, release: str, versions: dict[Member, str]) -> Any:
+def decisions_stage(recipe: Recipe, release: str, versions: dict[Member, str]) -> StageVersion:
     """Version of the decisions of a release."""
     clusters = clusters_stage(recipe, release, versions).version
-    return decide.decisions_version(
-        release=release, decisions=recipe.decisions, clusters=clusters, documents=by_place(versions)
-    )
+    return decide.decisions_version(release=release, decisions=recipe.decisions, clusters=clusters, documents=by_place(versions))
 
 
 def by_place(versions: dict[Member, str]) -> dict[str, str]:
@@ -235,45 +255,44 @@ def by_place(versions: dict[Member, str]) -> dict[str, str]:
 
 def make_clusters(project: Project, release: Release, recipe: Recipe, *, run_id: str) -> Done:
     """Duplicate clusters and splits over all documents of a sealed release."""
-    clock = Clock()
+    start = time.perf_counter()
     versions = release_documents(project, recipe, require_sealed(project, release.name))
     stage = clusters_stage(recipe, release.name, versions)
-    present = project.lake.snapshot(stage.version)
-    if present is not None:
-        return clock.done(present, reused=True)
-    table = duplicates.clusters(
-        read_documents(project, versions, list(duplicates.COLUMNS)),
-        release=release.name,
-        duplicates=recipe.duplicates,
-        split=recipe.split,
-        version=stage.version,
-    )
-    sizes = table["cluster_size"].to_pylist()
-    alone = sum(size == 1 for size in sizes)
-    ledger = Ledger("documents", "judged", len(sizes), {"alone": alone, "in_clusters": len(sizes) - alone})
-    snapshot = project.lake.publish(stage, [(CLUSTERS, table)], [ledger], run_id=run_id, now=now(), record=project.build_record())
-    return clock.done(snapshot, reused=False)
+
+    def make() -> Made:
+        table = duplicates.clusters(
+            read_documents(project, versions, list(duplicates.COLUMNS)),
+            release=release.name,
+            duplicates=recipe.duplicates,
+            split=recipe.split,
+            version=stage.version,
+        )
+        alone = pc.sum(pc.equal(table["cluster_size"], 1)).as_py() or 0
+        ledger = Ledger("documents", "judged", len(table), {"alone": alone, "in_clusters": len(table) - alone})
+        return [(CLUSTERS, table)], [ledger], {}
+
+    return once(project, stage, make, run_id=run_id, start=start)
 
 
 def make_decisions(project: Project, release: Release, recipe: Recipe, *, run_id: str) -> Done:
     """Keep or drop, with all reasons, for every document of a sealed release."""
-    clock = Clock()
+    start = time.perf_counter()
     versions = release_documents(project, recipe, require_sealed(project, release.name))
     stage = decisions_stage(recipe, release.name, versions)
-    present = project.lake.snapshot(stage.version)
-    if present is not None:
-        return clock.done(present, reused=True)
-    clusters_version = clusters_stage(recipe, release.name, versions).version
-    require_gate(project, "clusters", clusters_version)
-    table, ledger = decide.decisions(
-        read_documents(project, versions, list(decide.COLUMNS)),
-        project.lake.read(CLUSTERS, clusters_version),
-        release=release.name,
-        decisions=recipe.decisions,
-        version=stage.version,
-    )
-    snapshot = project.lake.publish(stage, [(DECISIONS, table)], [ledger], run_id=run_id, now=now(), record=project.build_record())
-    return clock.done(snapshot, reused=False)
+
+    def make() -> Made:
+        clusters_version = clusters_stage(recipe, release.name, versions).version
+        require_gate(project, "clusters", clusters_version)
+        table, ledger = decide.decisions(
+            read_documents(project, versions, list(decide.COLUMNS)),
+            project.lake.read(CLUSTERS, clusters_version),
+            release=release.name,
+            decisions=recipe.decisions,
+            version=stage.version,
+        )
+        return [(DECISIONS, table)], [ledger], {}
+
+    return once(project, stage, make, run_id=run_id, start=start)
 
 
 def documents_ready(project: Project, recipe: Recipe, member: Member) -> bool:

@@ -22,6 +22,4 @@ def shards(context: dg.AssetExecutionContext, project: dg.ResourceParam[Project]
     """Immutable token files with document boundaries, their pack indexes, and per component a catalog and stats."""
     keys = context.partition_key.keys_by_dimension  # type: ignore[attr-defined]
     release = project.release(keys["release"])
-    return result(
-        shard_steps.make_shards(project, release, project.recipe(release.recipe), keys["tokenizer"], run_id=context.run_id)
-    )
+    return result(shard_steps.make_shards(project, release, project.recipe(release.recipe), keys["tokenizer"], run_id=context.run_id))

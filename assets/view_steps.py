@@ -2,16 +2,15 @@
 
 import base64
 import json
+import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-from runview.manifest import Manifest, parse
-from runview.shards import read_stats
-from runview.verify import verify_view
-from runview.view import RunView, parse_checked
+import pyarrow.compute as pc
 
 from assets import shard_steps, steps
 from assets.gates import require_gate
@@ -24,6 +23,10 @@ from pipeline.run_view import manifest as manifests
 from pipeline.schemas import APPROVALS, CATALOGS, CLUSTERS, RUN_VIEWS, SHARDS
 from pipeline.stages import StageVersion
 from resources.project import Project
+from runview.manifest import Manifest, parse
+from runview.shards import read_stats
+from runview.verify import verify_view
+from runview.view import RunView, parse_checked
 
 
 @dataclass(frozen=True)
@@ -65,26 +68,47 @@ def candidate_stage(project: Project, release: Release, recipe: Recipe) -> tuple
 
 def make_candidate(project: Project, release: Release, recipe: Recipe, *, run_id: str) -> steps.Done:
     """Build the manifest of the release's run view and file it under `candidates/`, where no loader reads."""
-    clock = steps.Clock()
+    start = time.perf_counter()
     stage, shards_stage, decisions_version, versions = candidate_stage(project, release, recipe)
-    present = project.lake.snapshot(stage.version)
-    if present is not None:
-        return clock.done(present, reused=True)
-    require_gate(project, "shards", shards_stage.version)
-    shards = project.lake.snapshot(shards_stage.version)
+
+    def make() -> steps.Made:
+        require_gate(project, "shards", shards_stage.version)
+        data = candidate_bytes(
+            project, release, recipe, shards_version=shards_stage.version, decisions_version=decisions_version, versions=versions
+        )
+        view_id = sha256_hex(data)
+        project.files.put_view("candidates", view_id, data)
+        _insert_state(project, view_id, stage.version, release, "candidate")
+        parsed = parse(data)
+        delivered: Counter[str] = Counter()
+        for part in parsed.stages:
+            delivered.update(part.counts)
+        return (
+            [],
+            [Ledger("packs", "positions", sum(part.length for part in parsed.stages), {"delivered": dict(delivered)})],
+            {"view_id": view_id},
+        )
+
+    return steps.once(project, stage, make, run_id=run_id, start=start)
+
+
+def candidate_bytes(
+    project: Project, release: Release, recipe: Recipe, *, shards_version: str, decisions_version: str, versions: dict[steps.Member, str]
+) -> bytes:
+    """The manifest of a release's view, from the completed versions it is made of."""
+    shards = project.lake.snapshot(shards_version)
     decisions = project.lake.snapshot(decisions_version)
     sealed = steps.sealed_row(project, release.name)
     if shards is None or decisions is None or sealed is None:
         raise LakeError(f"release {release.name}: shards, decisions or the seal are missing; run `runviewctl run {release.name}`")
     catalogs = project.lake.read(CATALOGS, shards.version)
     stats = {stats_id: read_stats(project.files.get("stats", stats_id)) for stats_id in catalogs["stats_id"].to_pylist()}
-    named = recipe.named(view_name(release))
     files = manifests.component_files(
         catalogs, project.lake.read(SHARDS, shards.version), stats=stats, ledgers={ledger.unit: ledger for ledger in shards.ledgers}
     )
     clusters_version = steps.clusters_stage(recipe, release.name, versions).version
-    data = manifests.build_manifest(
-        named,
+    return manifests.build_manifest(
+        recipe.named(view_name(release)),
         release={"name": release.name, "release_id": sealed["release_id"]},
         stage_versions={
             "evidence": {f"{m.source}/{m.snapshot}": m.evidence_version for m in versions},
@@ -99,25 +123,14 @@ def make_candidate(project: Project, release: Release, recipe: Recipe, *, run_id
         duplicates=duplicate_rates(project, recipe, clusters_version),
         ledgers={"documents": decisions.ledgers[0].to_json(), "tokens": shards.ledgers[0].to_json()},
     )
-    view_id = sha256_hex(data)
-    project.files.put_view("candidates", view_id, data)
-    _insert_state(project, view_id, stage.version, release, "candidate")
-    parsed = parse(data)
-    delivered: dict[str, int] = {}
-    for part in parsed.stages:
-        for name, n in part.counts.items():
-            delivered[name] = delivered.get(name, 0) + n
-    ledger = Ledger("packs", "positions", sum(part.length for part in parsed.stages), {"delivered": delivered})
-    record = {**project.build_record(), "view_id": view_id}
-    snapshot = project.lake.publish(stage, [], [ledger], run_id=run_id, now=steps.now(), record=record)
-    return clock.done(snapshot, reused=False)
 
 
 def duplicate_rates(project: Project, recipe: Recipe, clusters_version: str) -> dict[str, Any]:
     """How duplicates were judged and how many there were."""
-    sizes = project.lake.read(CLUSTERS, clusters_version, columns=["doc_id", "survivor_id"])
-    n_duplicates = sum(a != b for a, b in zip(sizes["doc_id"].to_pylist(), sizes["survivor_id"].to_pylist(), strict=True))
-    return {"parameters": to_json(recipe.duplicates), "n_documents": len(sizes), "n_duplicates": n_duplicates, "near": None, "semantic": None}
+    table = project.lake.read(CLUSTERS, clusters_version, columns=["doc_id", "survivor_id"])
+    n_duplicates = pc.sum(pc.not_equal(table["doc_id"], table["survivor_id"])).as_py() or 0
+    judged = {"n_documents": len(table), "n_duplicates": n_duplicates, "near": None, "semantic": None}
+    return {"parameters": to_json(recipe.duplicates), **judged}
 
 
 def _insert_state(project: Project, view_id: str, version: str, release: Release, status: str) -> None:
@@ -141,6 +154,25 @@ def view_row(project: Project, view: str, status: str) -> dict[str, Any] | None:
     return max(rows, key=lambda row: (row["created_at"], row["view_id"])) if rows else None
 
 
+def current_candidate(project: Project, view: str) -> dict[str, Any]:
+    """Row of the candidate to decide about: by id, or by name the one that its release file makes now.
+
+    That need not be the newest: a recipe that is changed back has its old candidate again. Raises ApprovalError when there is none.
+    """
+    row = view_row(project, view, "candidate")
+    if row is None:
+        raise ApprovalError(f"no candidate named {view!r}; run the release first, or see `runviewctl status`")
+    if view == row["view_id"]:
+        return row
+    release = project.release_of_view(view)
+    stage, *_ = candidate_stage(project, release, project.recipe(release.recipe))
+    snapshot = project.lake.snapshot(stage.version)
+    row = view_row(project, str(snapshot.record["view_id"]), "candidate") if snapshot else None
+    if row is None:
+        raise ApprovalError(f"view {view}: its release file and recipe now make another candidate; run `runviewctl run {release.name}`")
+    return row
+
+
 def filed_approvals(project: Project, view_id: str) -> list[tuple[bytes, str]]:
     """Every approval filed for these bytes, valid or not."""
     rows = project.lake.table(APPROVALS).to_pylist()
@@ -149,9 +181,7 @@ def filed_approvals(project: Project, view_id: str) -> list[tuple[bytes, str]]:
 
 def sign_approval(project: Project, view: str, *, approver: str, decision: str, nonce: str) -> str:
     """Sign a decision about a candidate with a key of this machine and file it. Returns the view id."""
-    row = view_row(project, view, "candidate")
-    if row is None:
-        raise ApprovalError(f"no candidate named {view!r}; run the release first, or see `runviewctl status`")
+    row = current_candidate(project, view)
     if not approver:
         own = [name for name in project.keystore.principals() if name != row["proposer"]]
         if len(own) != 1:
@@ -270,5 +300,7 @@ def view_metadata(project: Project, view_id: str) -> dict[str, Any]:
         "mixture": dg.MetadataValue.table([dg.TableRecord(row) for row in mixture_rows(manifest)]),
         "sequence_length": manifest.seq_len,
         "positions": sum(stage.length for stage in manifest.stages),
-        "quarantine": "none: contamination is not checked yet" if manifest.quarantine is None else dg.MetadataValue.json(dict(manifest.quarantine)),
+        "quarantine": "none: contamination is not checked yet"
+        if manifest.quarantine is None
+        else dg.MetadataValue.json(dict(manifest.quarantine)),
     }

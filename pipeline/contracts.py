@@ -55,7 +55,7 @@ RULES: Mapping[str, tuple[RowRule, ...]] = {
         _zero("payload_missing", "every row has its payload or the address of its blob", "evidence_rows"),
         _zero("payload_digest_malformed", "digests are 64 hex digits", "evidence_rows"),
         _zero("deletion_keys_missing", "where the source declares deletion keys, no payload is without one", "evidence_rows"),
-        _zero("ledger_gap", "records read = evidence + empty + rejected", "records_read"),
+        _zero("ledger_gap", "records read = evidence + empty + rejected, and the rows are there", "records_read"),
         RowRule("rejected_share", "more than one record in ten could not be read", "records_read", maximum=0.1, severity="warn"),
     ),
     "documents": (
@@ -67,7 +67,7 @@ RULES: Mapping[str, tuple[RowRule, ...]] = {
         _zero("dropped_without_reason", "a drop names its reasons", "document_rows"),
         _zero("kept_with_reason", "a kept document failed no rule", "document_rows"),
         _zero("kind_unknown", "content kind is one of four", "document_rows"),
-        _zero("ledger_gap", "payloads and documents add up", "payloads_read"),
+        _zero("ledger_gap", "payloads and documents add up, and the rows are there", "payloads_read"),
         RowRule("replacement_share", "documents with replacement characters", "document_rows", maximum=0.05, severity="warn"),
     ),
     "clusters": (
@@ -83,7 +83,7 @@ RULES: Mapping[str, tuple[RowRule, ...]] = {
         _zero("dropped_without_primary", "a drop has one primary reason", "decision_rows"),
         _zero("kept_with_reason", "a kept document failed no rule", "decision_rows"),
         _zero("cluster_across_splits", "a cluster lies in one split", "decision_rows"),
-        _zero("ledger_gap", "made = kept + dropped by primary reason", "decision_rows"),
+        _zero("ledger_gap", "made = kept + dropped by primary reason, and the rows are there", "decision_rows"),
         RowRule("kept_rows", "everything was dropped", "decision_rows", minimum=1),
     ),
     "shards": (
@@ -93,7 +93,7 @@ RULES: Mapping[str, tuple[RowRule, ...]] = {
         _zero("dropped_in_shard", "nothing dropped is in a shard", "shard_documents"),
         _zero("duplicate_doc_id", "a document is in one shard", "shard_documents"),
         _zero("shard_file_missing", "every listed file is there with its size", "shard_rows"),
-        _zero("token_gap", "tokens of kept = packed + lost by reason", "shard_documents"),
+        _zero("token_gap", "tokens of kept = packed + lost by reason, and the shards hold them", "shard_documents"),
         RowRule("not_reversible", "decode(encode(text)) differs from the text", "round_trip_documents", maximum=0, severity="warn"),
     ),
     "candidate": (
@@ -102,7 +102,11 @@ RULES: Mapping[str, tuple[RowRule, ...]] = {
         _zero("digest_mismatch", "the manifest's bytes have the digest they are named by", "component_rows"),
         _zero("cap_exceeded", "no component is repeated beyond its cap", "component_rows"),
         RowRule(
-            "share_deviation", "an achieved token share is more than 0.01 off the declared one", "component_rows", maximum=0.01, severity="warn"
+            "share_deviation",
+            "an achieved token share is more than 0.01 off the declared one",
+            "component_rows",
+            maximum=0.01,
+            severity="warn",
         ),
     ),
 }
@@ -153,7 +157,7 @@ def require_green(what: str, version: str, expected: Sequence[str], verdicts: It
 
 def judge(rules: Sequence[RowRule], profile: Mapping[str, float]) -> list[dict[str, Any]]:
     """Bounds and counts a suite needs, per rule. Raises ContractError when the profile lacks a column: never a default."""
-    missing = sorted({name for rule in rules for name in (rule.name, rule.evaluated) if name not in profile})
+    missing = sorted({name for rule in rules for name in (rule.name, rule.evaluated) if profile.get(name) is None})
     if missing:
         raise ContractError(f"profile lacks {missing}; a missing count is never zero")
     return [{"rule": rule, "observed": float(profile[rule.name]), "n_evaluated": int(profile[rule.evaluated])} for rule in rules]

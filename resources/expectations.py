@@ -7,6 +7,7 @@ it declares; results are matched by name, since they do not come back in suite o
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,12 +32,11 @@ def _expectation(gx: Any, rule: RowRule) -> Any:
 
 def _context(project_dir: Path | None) -> Any:
     import great_expectations as gx
-
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
 
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     if project_dir:
-        context = gx.get_context(mode="file", project_root_dir=project_dir)
+        context: Any = gx.get_context(mode="file", project_root_dir=project_dir)
     else:
         # the default in-memory context leaves a temporary docs folder behind for every validation
         defaults = InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
@@ -51,7 +51,7 @@ def validate(rules: Sequence[RowRule], profile: Mapping[str, float]) -> list[Ver
     Raises ContractError when the profile lacks a column a rule reads, or a verdict is missing from the result.
     """
     import great_expectations as gx
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
 
     judged = judge(rules, profile)
     frame = pd.DataFrame({item["rule"].name: [item["observed"]] for item in judged})
@@ -73,6 +73,8 @@ def validate(rules: Sequence[RowRule], profile: Mapping[str, float]) -> list[Ver
         info = result.exception_info or {}
         raised = [info] if "raised_exception" in info else list(info.values())
         kind = "expectation error" if any(entry.get("raised_exception") for entry in raised) else ""
+        if not math.isfinite(item["observed"]):
+            kind = "not a finite number"  # Great Expectations leaves NaN out, so that nothing is judged and the check passes
         verdicts.append(
             Verdict(
                 check=rule.name,
@@ -89,7 +91,8 @@ def validate(rules: Sequence[RowRule], profile: Mapping[str, float]) -> list[Ver
 def build_data_docs(folder: Path, profiles: Mapping[str, tuple[Sequence[RowRule], Mapping[str, float]]]) -> Path:
     """Data Docs for `profiles` (title -> rules and profile); returns the index page below `folder`."""
     import great_expectations as gx
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
+    from great_expectations.checkpoint.actions import UpdateDataDocsAction
 
     folder.mkdir(parents=True, exist_ok=True)
     context = _context(folder)
@@ -105,7 +108,7 @@ def build_data_docs(folder: Path, profiles: Mapping[str, tuple[Sequence[RowRule]
         suite = context.suites.add_or_update(gx.ExpectationSuite(name=title, expectations=[_expectation(gx, rule) for rule in rules]))
         validation = context.validation_definitions.add_or_update(gx.ValidationDefinition(name=title, data=batch, suite=suite))
         checkpoint = context.checkpoints.add_or_update(
-            gx.Checkpoint(name=title, validation_definitions=[validation], actions=[gx.checkpoint.UpdateDataDocsAction(name="docs")])
+            gx.Checkpoint(name=title, validation_definitions=[validation], actions=[UpdateDataDocsAction(name="docs")])
         )
         checkpoint.run(batch_parameters={"dataframe": frame})
     context.build_data_docs()

@@ -10,12 +10,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
 
-from runview.shards import block_digests, relative_path
-
 from pipeline.errors import LakeError
 from pipeline.ids import sha256_hex
 from resources import durable
 from resources.faults import guarded
+from runview.shards import block_digests, relative_path
 
 log = logging.getLogger(__name__)
 

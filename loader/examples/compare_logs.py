@@ -72,9 +72,7 @@ def _read(path: Path) -> dict[int, list[dict[str, Any]]]:
             line = json.loads(text)
             missing = [field for field in ("step", *COMPARED) if field not in line]
         except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"{path}:{number}: a JSON object expected ({type(error).__name__}); the line may be torn by a kill"
-            ) from error
+            raise ValueError(f"{path}:{number}: a JSON object expected ({type(error).__name__}); the line may be torn by a kill") from error
         if missing:
             raise ValueError(f"{path}:{number}: field {missing[0]!r} is missing; a log of train_gpt.py expected")
         steps.setdefault(line["step"], []).append(line)

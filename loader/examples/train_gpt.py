@@ -25,12 +25,11 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
+from runview import Batch, Loader, RunView
+from runview.torch import to_torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import deterministic
-
-from runview import Batch, Loader, RunView
-from runview.torch import to_torch
 
 CHANNELS, LAYERS, HEADS = 96, 2, 2
 DROPOUT = 0.1  # on the embeddings; without it the saved random state would prove nothing
@@ -158,9 +157,7 @@ def load_checkpoint(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     state: dict[str, Any] = torch.load(found[-1], weights_only=True)
     for name, value in settings.items():
         if state["settings"].get(name) != value:
-            raise SystemExit(
-                f"{found[-1].name}: made with {name} {state['settings'].get(name)!r}, now {value!r}; use the same value"
-            )
+            raise SystemExit(f"{found[-1].name}: made with {name} {state['settings'].get(name)!r}, now {value!r}; use the same value")
     return state
 
 
@@ -169,7 +166,7 @@ def train(args: argparse.Namespace) -> None:
     if not args.resume and list(args.checkpoint.glob("step-*.pt")):
         raise SystemExit(f"{args.checkpoint}: holds checkpoints of another run; use --resume, or another folder")
     torch.use_deterministic_algorithms(True)
-    # Nothing here reads uninitialised memory, and filling it took 7 % of a step. torch declares the name for no checker.
+    # Nothing here reads uninitialised memory, and filling it took 7 % of a step. (The name is unknown to mypy.)
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(args.threads)
     view = RunView.open(args.view)
@@ -200,9 +197,7 @@ def train(args: argparse.Namespace) -> None:
             scheduler.load_state_dict(state["scheduler"])
             torch.set_rng_state(state["rng"])
             loader.load_state_dict(state["loader"])
-            print(
-                f"resuming at position {state['loader']['position']}, step {state['loader']['step']}", file=sys.stderr
-            )
+            print(f"resuming at position {state['loader']['position']}, step {state['loader']['step']}", file=sys.stderr)
         with open_log(args.log, resume=args.resume) as log:
             loss, packs = 0.0, []
             for batch in loader:
@@ -257,9 +252,7 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=5)
     parser.add_argument("--log", type=Path, required=True, help="one JSON line per step")
     parser.add_argument("--resume", action="store_true", help="continue from the last complete checkpoint")
-    parser.add_argument(
-        "--kill-at-step", type=int, help="send SIGKILL to itself inside this step, after its first micro-batch"
-    )
+    parser.add_argument("--kill-at-step", type=int, help="send SIGKILL to itself inside this step, after its first micro-batch")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=3e-3)

@@ -66,10 +66,7 @@ def summary(view: RunView) -> dict[str, Any]:
             for c, f in zip(manifest.components, view.feed.components, strict=True)
         ],
         "validation": [{"name": c.name, "n_packs": c.n_packs, "n_tokens": c.n_tokens} for c in manifest.validation],
-        "continues": [
-            {"view_id": c.view_id, "relation": c.relation, "up_to_position": c.up_to_position}
-            for c in manifest.continues
-        ],
+        "continues": [{"view_id": c.view_id, "relation": c.relation, "up_to_position": c.up_to_position} for c in manifest.continues],
         "approvals": [{"principal": a.principal, "fingerprint": a.fingerprint} for a in view.approvals],
     }
 
@@ -103,10 +100,7 @@ def _verify(view: RunView, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(result | {"problems": problems}))
     else:
-        print(
-            "  ".join(f"{key}={_plain(value)}" for key, value in result.items())
-            + f"  {time.monotonic() - started:.1f} s"
-        )
+        print("  ".join(f"{key}={_plain(value)}" for key, value in result.items()) + f"  {time.monotonic() - started:.1f} s")
     return 1 if problems else 0
 
 

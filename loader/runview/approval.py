@@ -68,22 +68,12 @@ def sign(private_key: "Ed25519PrivateKey", message: bytes, namespace: str) -> st
     _check_namespace(namespace)
     key = _string(KEY_TYPE) + _string(private_key.public_key().public_bytes_raw())
     signature = _string(KEY_TYPE) + _string(private_key.sign(_signed(message, namespace)))
-    blob = (
-        MAGIC
-        + struct.pack(">I", 1)
-        + _string(key)
-        + _string(namespace.encode())
-        + _string(b"")
-        + _string(HASH)
-        + _string(signature)
-    )
+    blob = MAGIC + struct.pack(">I", 1) + _string(key) + _string(namespace.encode()) + _string(b"") + _string(HASH) + _string(signature)
     text = base64.b64encode(blob).decode("ascii")
     return "\n".join([BEGIN, *(text[i : i + 70] for i in range(0, len(text), 70)), END]) + "\n"
 
 
-def verify(
-    armored: str, message: bytes, namespace: str, allowed: AllowedSigners, *, at: datetime | None = None
-) -> Verified:
+def verify(armored: str, message: bytes, namespace: str, allowed: AllowedSigners, *, at: datetime | None = None) -> Verified:
     """Check a signature against message, namespace and signers. With `at`, the signer's validity window must hold it.
 
     Raises: ApprovalError, saying which of these did not hold.
@@ -96,9 +86,7 @@ def verify(
     _check_namespace(namespace)
     key, found_namespace, hash_name, raw = _parse(armored)
     if found_namespace != namespace.encode():
-        raise ApprovalError(
-            f"signature is for namespace {found_namespace.decode('ascii', 'replace')!r}, {namespace!r} expected"
-        )
+        raise ApprovalError(f"signature is for namespace {found_namespace.decode('ascii', 'replace')!r}, {namespace!r} expected")
     if hash_name != HASH:
         raise ApprovalError(f"signature uses hash {hash_name.decode('ascii', 'replace')!r}, sha512 expected")
     fingerprint = key_fingerprint(key)
@@ -109,19 +97,13 @@ def verify(
     if not lines:
         raise ApprovalError(f"key {fingerprint} is not allowed to sign in namespace {namespace!r}")
     if at is not None:
-        lines = [
-            s
-            for s in lines
-            if (s.valid_after is None or s.valid_after <= at) and (s.valid_before is None or at < s.valid_before)
-        ]
+        lines = [s for s in lines if (s.valid_after is None or s.valid_after <= at) and (s.valid_before is None or at < s.valid_before)]
         if not lines:
             raise ApprovalError(f"key {fingerprint} was not valid at {at.isoformat()}")
     try:
         Ed25519PublicKey.from_public_bytes(_public(key)).verify(raw, _signed(message, namespace))
     except InvalidSignature as error:
-        raise ApprovalError(
-            f"signature of key {fingerprint} does not match the document; it was changed after signing"
-        ) from error
+        raise ApprovalError(f"signature of key {fingerprint} does not match the document; it was changed after signing") from error
     return Verified(fingerprint, lines[0].principals[0])
 
 
@@ -145,9 +127,7 @@ def parse_allowed_signers(text: str) -> AllowedSigners:
             raise ApprovalError(f'{where}: namespaces="..." is missing; a key without it could sign for every purpose')
         for pattern in principals + namespaces:
             if not pattern or set(pattern) & set("*?!"):
-                raise ApprovalError(
-                    f"{where}: {pattern!r} is empty or a pattern; name each principal and namespace in full"
-                )
+                raise ApprovalError(f"{where}: {pattern!r} is empty or a pattern; name each principal and namespace in full")
         try:
             key = base64.b64decode(words[2], validate=True)
         except binascii.Error as error:
@@ -185,26 +165,20 @@ def verify_publication(document: bytes, armored: str, *, view_id: str, allowed: 
     try:
         approved_at = datetime.fromisoformat(fields["approved_at"])
     except (ValueError, TypeError) as error:
-        raise ApprovalError(
-            f"approval field 'approved_at': an ISO 8601 time expected, found {fields['approved_at']!r}"
-        ) from error
+        raise ApprovalError(f"approval field 'approved_at': an ISO 8601 time expected, found {fields['approved_at']!r}") from error
     if approved_at.tzinfo is None:
         raise ApprovalError(f"approval field 'approved_at': a time zone expected, found {fields['approved_at']!r}")
     verified = verify(armored, document, "runview-publish", allowed, at=approved_at)
     principals = {p for s in allowed.signers if key_fingerprint(s.key) == verified.fingerprint for p in s.principals}
     if fields["approver"] not in principals:
-        raise ApprovalError(
-            f"approval field 'approver': {fields['approver']!r} did not sign it, {sorted(principals)} did"
-        )
+        raise ApprovalError(f"approval field 'approver': {fields['approver']!r} did not sign it, {sorted(principals)} did")
     if fields["approver"] == fields["proposer"] or fields["proposer"] in principals:
         raise ApprovalError(f"approver {fields['approver']!r} is also the proposer; somebody else has to approve")
     return Verified(verified.fingerprint, fields["approver"])
 
 
 def _signed(message: bytes, namespace: str) -> bytes:
-    return (
-        MAGIC + _string(namespace.encode()) + _string(b"") + _string(HASH) + _string(hashlib.sha512(message).digest())
-    )
+    return MAGIC + _string(namespace.encode()) + _string(b"") + _string(HASH) + _string(hashlib.sha512(message).digest())
 
 
 def _parse(armored: str) -> tuple[bytes, bytes, bytes, bytes]:

@@ -19,9 +19,7 @@ from runview.plan import MicroRows, Planner
 from runview.store import OpenShard, ShardCache
 
 GROUP_ROWS = 512  # rows laid out at once: numpy's call overhead falls below a microsecond a row
-KEPT = (
-    4  # groups of layouts kept, so that threads working at a group's end and at the next one's start both find theirs
-)
+KEPT = 4  # groups of layouts kept, so that threads working at a group's end and at the next one's start both find theirs
 IGNORE = -100  # the label that torch's cross_entropy leaves out by default
 
 Array = np.ndarray[Any, Any]
@@ -116,9 +114,7 @@ class Assembler:
         n_buffers: int,
     ) -> None:
         if shape.size >= 2**31:
-            raise ValueError(
-                f"micro_batch x seq_len = {shape.size} does not fit cu_seqlens (int32); use a smaller micro_batch"
-            )
+            raise ValueError(f"micro_batch x seq_len = {shape.size} does not fit cu_seqlens (int32); use a smaller micro_batch")
         self._cache, self._planner, self._shape = cache, planner, shape
         self._padding_id, self._names, self._dtype = padding_id, component_names, dtype
         self._pool = BufferPool((3, shape.size), dtype, n_buffers)

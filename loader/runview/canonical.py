@@ -35,9 +35,7 @@ def _check(value: Any) -> None:
             raise ValueError(f"integer {value} is outside +-(2^53 - 1); canonical JSON cannot hold it exactly")
     elif isinstance(value, str):
         if not value.isascii():
-            raise ValueError(
-                "canonical JSON in the loader holds ASCII strings only; found a string with other characters"
-            )
+            raise ValueError("canonical JSON in the loader holds ASCII strings only; found a string with other characters")
     elif isinstance(value, (list, tuple)):
         for item in value:
             _check(item)

@@ -42,9 +42,7 @@ class Cursor:
         if unknown:
             raise CursorError(f"cursor field {unknown[0]!r} is unknown; it may come from a newer runview")
         if value["v"] != VERSION:
-            raise CursorError(
-                f"cursor field 'v': {VERSION} expected, found {value['v']!r}; use the runview that wrote it"
-            )
+            raise CursorError(f"cursor field 'v': {VERSION} expected, found {value['v']!r}; use the runview that wrote it")
         for name in ("order", "position", "step"):
             if type(value[name]) is not int or value[name] < 0:
                 raise CursorError(f"cursor field {name!r}: an integer >= 0 expected, found {value[name]!r}")

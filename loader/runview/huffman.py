@@ -37,9 +37,7 @@ class Tree:
         self._total = np.array(weight[n_leaves:], np.uint64)
         self._left_weight = np.array([weight[left] for left, _ in self.children], np.uint64)
         self._next = np.array(self.children, np.int64).reshape(-1, 2)
-        self._parent = {
-            child: (n_leaves + at, side) for at, pair in enumerate(self.children) for side, child in enumerate(pair)
-        }
+        self._parent = {child: (n_leaves + at, side) for at, pair in enumerate(self.children) for side, child in enumerate(pair)}
 
     def split(self, slots: Array) -> tuple[Array, Array]:
         """For each slot (int64): its component's number, and how many earlier slots went to the same component."""

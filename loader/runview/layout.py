@@ -63,8 +63,7 @@ def lay_out(micros: Sequence[MicroRows], shape: Shape, cache: ShardCache) -> lis
     documents = _open(pack_ids[real], cache)
     bounds = [(shard.pack_offsets[pack], shard.pack_offsets[pack + 1]) for shard, pack in documents]
     table = np.concatenate(
-        [shard.segments[a:b] for (shard, _), (a, b) in zip(documents, bounds, strict=True)]
-        or [np.zeros((0, 2), np.int64)]
+        [shard.segments[a:b] for (shard, _), (a, b) in zip(documents, bounds, strict=True)] or [np.zeros((0, 2), np.int64)]
     )
     begin, length = table[:, 0], table[:, 1] >> 2
     ends, gone = (table[:, 1] & OpenShard.ENDS) != 0, (table[:, 1] & OpenShard.GONE) != 0

@@ -54,9 +54,7 @@ class Loader:
     ) -> None:
         feed = view.feed if isinstance(view, RunView) else view
         if micro_batch < 1 or threads < 0 or prefetch < 1:
-            raise ValueError(
-                f"micro_batch >= 1, threads >= 0 and prefetch >= 1 expected, found {micro_batch}, {threads}, {prefetch}"
-            )
+            raise ValueError(f"micro_batch >= 1, threads >= 0 and prefetch >= 1 expected, found {micro_batch}, {threads}, {prefetch}")
         if device not in (None, "cpu"):
             raise ValueError(f"device must be None or 'cpu' in this version, found {device!r}; move the batch yourself")
         if dtype not in DTYPES:
@@ -144,9 +142,7 @@ class Loader:
     def state_dict(self, after: Batch | None = None) -> dict[str, str | int]:
         """The cursor as JSON values. With `after`, as it stands once that batch is consumed (for fetching ahead)."""
         step = self._step if after is None else after.step + after.is_last
-        return Cursor(
-            self.feed.identity, self.feed.order_version, self.schedule.position(step), step, *self._ids
-        ).to_dict()
+        return Cursor(self.feed.identity, self.feed.order_version, self.schedule.position(step), step, *self._ids).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a cursor of this view, or of one it continues; CursorError names the field that differs."""
@@ -165,20 +161,15 @@ class Loader:
             )
         expected = {"order": feed.order_version, "schedule_id": self._ids[0], "isolation_id": self._ids[1]}
         if earlier is not None and earlier.relation == "amendment":
-            del expected[
-                "schedule_id"
-            ]  # an amendment may change the schedule after up_to_position; the step is checked below
+            del expected["schedule_id"]  # an amendment may change the schedule after up_to_position; the step is checked below
         for field, value in expected.items():
             if getattr(cursor, field) != value:
                 raise CursorError(
-                    f"cursor field {field!r}: {value!r} expected, found {getattr(cursor, field)!r}; "
-                    "the same step would hold other packs"
+                    f"cursor field {field!r}: {value!r} expected, found {getattr(cursor, field)!r}; the same step would hold other packs"
                 )
         step = self.schedule.step(cursor.position)
         if step != cursor.step:
-            raise CursorError(
-                f"cursor field 'step': position {cursor.position} starts step {step}, found {cursor.step}"
-            )
+            raise CursorError(f"cursor field 'step': position {cursor.position} starts step {step}, found {cursor.step}")
         self._move(step)
         self.continued_from = None if earlier is None else cursor.view_id
 

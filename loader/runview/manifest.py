@@ -178,8 +178,7 @@ class Manifest:
             delivered = order.counts(number, stage.length)
             if {name: n for name, n in delivered.items() if n} != {name: n for name, n in stage.counts.items() if n}:
                 raise ManifestError(
-                    f"view {self.view_id}: stage {stage.name!r} declares counts {dict(stage.counts)}, "
-                    f"its order delivers {delivered}"
+                    f"view {self.view_id}: stage {stage.name!r} declares counts {dict(stage.counts)}, its order delivers {delivered}"
                 )
         return order
 
@@ -350,9 +349,7 @@ def _cross_check(root: Fields, manifest: Manifest) -> None:
     if len({stage.name for stage in manifest.stages}) != len(manifest.stages):
         raise ManifestError("manifest.stages: names must be unique")
     if max(manifest.tokenizer.fill_id, manifest.tokenizer.padding_id) >= manifest.tokenizer.vocab_size:
-        raise ManifestError(
-            f"manifest.tokenizer: fill_id and pad must be below vocab_size {manifest.tokenizer.vocab_size}"
-        )
+        raise ManifestError(f"manifest.tokenizer: fill_id and pad must be below vocab_size {manifest.tokenizer.vocab_size}")
     schedule = manifest.batch_schedule
     if schedule[0].from_position != 0:
         raise ManifestError(f"manifest.batch_schedule[0].from_position must be 0, found {schedule[0].from_position}")

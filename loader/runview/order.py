@@ -85,9 +85,7 @@ class _Epoch:
 
     def __init__(self, seed: str, component: ComponentGeometry, sizes: Array, epoch: int) -> None:
         n_shards = len(sizes)
-        self.shard_at = permute(np.arange(n_shards), n_shards, keys(seed, "shards", component.name, epoch)).astype(
-            np.int64
-        )
+        self.shard_at = permute(np.arange(n_shards), n_shards, keys(seed, "shards", component.name, epoch)).astype(np.int64)
         self.rank_of = np.empty(n_shards, np.int64)
         self.rank_of[self.shard_at] = np.arange(n_shards)
         n_windows = -(-n_shards // component.window)
@@ -187,9 +185,7 @@ class Order:
 
     def positions(self, component: Array, epoch: Array, shard: Array, pack: Array) -> Array:
         """The inverse of `locate`: the position of each (component, epoch, shard, pack), -1 where never reached."""
-        component, epoch, shard, pack = (
-            np.atleast_1d(np.asarray(a, np.int64)) for a in (component, epoch, shard, pack)
-        )
+        component, epoch, shard, pack = (np.atleast_1d(np.asarray(a, np.int64)) for a in (component, epoch, shard, pack))
         result = np.full(component.shape, -1, np.int64)
         for (number, round_), at in _groups(component, epoch):
             if not 0 <= number < len(self.names) or round_ < 0:
@@ -231,9 +227,7 @@ class Order:
         if stage.length < 0 or min(weights, default=0) < 0 or (stage.length and not sum(weights)):
             raise ValueError(f"stage {stage.name!r} needs a length >= 0, weights >= 0 and one above 0")
         if stage.length * sum(weights) >= LIMIT:
-            raise ValueError(
-                f"stage {stage.name!r}: length x weight sum = {stage.length * sum(weights)}, below 2^63 expected"
-            )
+            raise ValueError(f"stage {stage.name!r}: length x weight sum = {stage.length * sum(weights)}, below 2^63 expected")
         for name, weight, packs in zip(self.names, weights, self.n_packs.tolist(), strict=True):
             if stage.length and weight and not packs:
                 raise ValueError(f"stage {stage.name!r} weighs component {name!r}, which has no packs")
@@ -242,11 +236,7 @@ class Order:
     def _block_shuffle(self, stage: int, j: Array, *, inverse: bool = False) -> Array:
         block, offset = np.divmod(j, BLOCK)
         used, which = np.unique(block, return_inverse=True)
-        table = (
-            np.stack([self._block_key(stage, int(b)) for b in used], axis=1)
-            if len(used)
-            else np.zeros((6, 0), np.uint32)
-        )
+        table = np.stack([self._block_key(stage, int(b)) for b in used], axis=1) if len(used) else np.zeros((6, 0), np.uint32)
         size = np.minimum(BLOCK, self.stages[stage].length - block * BLOCK).astype(np.uint64)
         function = unpermute_each if inverse else permute_each
         shuffled: Array = block * BLOCK + function(offset.astype(np.uint64), size, table[:, which]).astype(np.int64)

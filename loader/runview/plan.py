@@ -41,9 +41,7 @@ class Topology:
                     "give all peers of a replica the same dp_rank"
                 )
         if self.dp < 1 or not 0 <= self.dp_rank < self.dp:
-            raise ValueError(
-                f"Topology needs dp >= 1 and 0 <= dp_rank < dp, found dp={self.dp}, dp_rank={self.dp_rank}"
-            )
+            raise ValueError(f"Topology needs dp >= 1 and 0 <= dp_rank < dp, found dp={self.dp}, dp_rank={self.dp_rank}")
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,7 @@ class ShardHeader:
         names = {field.name for field in fields(cls)}
         if set(values) != names:
             raise FormatError(
-                f"{name}: shard header has unknown fields {sorted(set(values) - names)} "
-                f"and lacks {sorted(names - set(values))}"
+                f"{name}: shard header has unknown fields {sorted(set(values) - names)} and lacks {sorted(names - set(values))}"
             )
         if values["format"] != FORMAT:
             raise FormatError(f"{name}: shard format {values['format']!r}, this reader knows {FORMAT}; upgrade runview")
@@ -73,9 +72,7 @@ class ShardHeader:
         return cls(**(values | {"requires": ()}))
 
 
-def shard_bytes(
-    header: ShardHeader, *, tokens: Array, doc_offsets: Array, doc_ids: Array, doc_state: Array | None = None
-) -> bytes:
+def shard_bytes(header: ShardHeader, *, tokens: Array, doc_offsets: Array, doc_ids: Array, doc_state: Array | None = None) -> bytes:
     """One shard file. tokens uint16 or uint32 [N]; doc_offsets [D+1]; doc_ids uint8 [D,32]; doc_state uint8 [D].
 
     Raises FormatError when offsets are not increasing or do not end at N: an unreadable file is never made.
@@ -177,9 +174,7 @@ class Shard:
         if self.n_docs and int(np.diff(self.doc_offsets).max()) > MAX_DOC_TOKENS:
             raise FormatError(f"{self.name}: a document is longer than {MAX_DOC_TOKENS} tokens")
         if (self.doc_state > ERASED).any():
-            raise FormatError(
-                f"{self.name}: doc_state holds {int(self.doc_state.max())}, 0 (live) or 1 (erased) expected"
-            )
+            raise FormatError(f"{self.name}: doc_state holds {int(self.doc_state.max())}, 0 (live) or 1 (erased) expected")
 
 
 class PackIndex:
@@ -210,9 +205,7 @@ class PackIndex:
     def token_ranges(self, shard: Shard) -> tuple[Array, Array]:
         """Per segment: its begin in the shard's tokens and its document's end; FormatError if it reaches outside."""
         if len(self.segment_doc) and int(self.segment_doc.max()) >= shard.n_docs:
-            raise FormatError(
-                f"{self.name}: names document {int(self.segment_doc.max())}, {shard.name} has {shard.n_docs}"
-            )
+            raise FormatError(f"{self.name}: names document {int(self.segment_doc.max())}, {shard.name} has {shard.n_docs}")
         begin = shard.doc_offsets[self.segment_doc] + self.segment_start
         doc_end = shard.doc_offsets[self.segment_doc + 1]
         if (begin + self.segment_length > doc_end).any():
@@ -235,9 +228,7 @@ class Catalog:
         self.shard_id, self.pack_index_id, self.shard_blocks_sha256, self.pack_blocks_sha256 = (
             [row.tobytes().hex() for row in file.array(key, ("U8",), (self.n_shards, 32))] for key in digests
         )
-        self.n_docs, self.n_tokens, self.n_packs, self.size_bytes = (
-            file.array(key, ("I64",), (self.n_shards,)) for key in counts
-        )
+        self.n_docs, self.n_tokens, self.n_packs, self.size_bytes = (file.array(key, ("I64",), (self.n_shards,)) for key in counts)
         for key in counts:
             if self.n_shards and int(getattr(self, key).min()) < 0:
                 raise FormatError(f"{self.name}: {key} holds a negative count")
@@ -279,10 +270,7 @@ def check_offsets(offsets: Array, length: int, what: str, *, strict: bool = Fals
     steps = np.diff(offsets)
     if int(offsets[0]) != 0 or (len(steps) and int(steps.min()) < (1 if strict else 0)):
         bad = int(np.argmin(steps)) + 1 if len(steps) else 0
-        raise FormatError(
-            f"{what}: must start at 0 and increase; entry {bad} is {int(offsets[bad])} "
-            f"after {int(offsets[max(0, bad - 1)])}"
-        )
+        raise FormatError(f"{what}: must start at 0 and increase; entry {bad} is {int(offsets[bad])} after {int(offsets[max(0, bad - 1)])}")
     if int(offsets[-1]) != length:
         raise FormatError(f"{what}: must end at {length}, found {int(offsets[-1])}")
 
@@ -298,9 +286,7 @@ def _as(value: Array, name: str, dtype: str) -> Array:
     if array.dtype.kind not in "iub":
         raise FormatError(f"{name} must hold integers, found {array.dtype}")
     if array.size and (int(array.min()) < np.iinfo(dtype).min or int(array.max()) > np.iinfo(dtype).max):
-        raise FormatError(
-            f"{name} holds {int(array.min())} to {int(array.max())}, which does not fit {np.dtype(dtype)}"
-        )
+        raise FormatError(f"{name} holds {int(array.min())} to {int(array.max())}, which does not fit {np.dtype(dtype)}")
     return array.astype(dtype)
 
 
@@ -316,9 +302,7 @@ def _digests(value: Digests) -> Array:
 
 def _save(metadata: str, tensors: dict[str, Array]) -> bytes:
     """One metadata key only: the library writes several in random order, which would change the digest."""
-    return save(
-        {name: np.ascontiguousarray(array) for name, array in tensors.items()}, metadata={METADATA_KEY: metadata}
-    )
+    return save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, metadata={METADATA_KEY: metadata})
 
 
 def _kind_json(kind: str) -> str:

@@ -25,9 +25,7 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise MissingFileError(
-            f"{path}: cannot be read ({error.strerror}); check that the lake is complete and mounted"
-        ) from error
+        raise MissingFileError(f"{path}: cannot be read ({error.strerror}); check that the lake is complete and mounted") from error
 
 
 def open_whole(root: Path, kind: str, sha256: str) -> tuple[Buffer, str]:
@@ -100,9 +98,7 @@ class OpenShard:
 
     ENDS, GONE = 1, 2
 
-    def __init__(
-        self, shard_file: VerifiedFile, pack_file: VerifiedFile, *, seq_len: int, segment_multiple: int
-    ) -> None:
+    def __init__(self, shard_file: VerifiedFile, pack_file: VerifiedFile, *, seq_len: int, segment_multiple: int) -> None:
         self.files = (shard_file, pack_file)
         self.shard = Shard(shard_file.buffer, check=shard_file.ensure, name=shard_file.name)
         self.packs = PackIndex(pack_file.buffer, check=pack_file.ensure, name=pack_file.name)
@@ -118,9 +114,7 @@ class OpenShard:
         sizes = np.diff(total[self.packs.pack_offsets])
         if len(sizes) and int(sizes.max()) > seq_len:
             bad = int(np.argmax(sizes))
-            raise FormatError(
-                f"{self.packs.name}: pack {bad} needs {int(sizes[bad])} positions, the view's seq_len is {seq_len}"
-            )
+            raise FormatError(f"{self.packs.name}: pack {bad} needs {int(sizes[bad])} positions, the view's seq_len is {seq_len}")
         self._token_start, self._item = self.shard.token_bytes[0], self.tokens.itemsize
 
     def ensure_tokens(self, begin: int, end: int) -> None:

@@ -60,9 +60,7 @@ def map_file(source: Source) -> tuple[Buffer, str]:
                 raise FormatError(f"{name}: is empty, a safetensors file expected; copy the file again")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), name
     except OSError as error:
-        raise MissingFileError(
-            f"{name}: cannot be read ({error.strerror}); check that the lake is complete and mounted"
-        ) from error
+        raise MissingFileError(f"{name}: cannot be read ({error.strerror}); check that the lake is complete and mounted") from error
 
 
 def open_tensors(source: Source, *, check: Check | None = None, name: str | None = None) -> TensorFile:
@@ -86,11 +84,7 @@ def open_tensors(source: Source, *, check: Check | None = None, name: str | None
     if not isinstance(header, dict):
         raise FormatError(f"{label}: header is not a JSON object")
     metadata = header.pop("__metadata__", None)
-    if (
-        not isinstance(metadata, dict)
-        or list(metadata) != [METADATA_KEY]
-        or not isinstance(metadata[METADATA_KEY], str)
-    ):
+    if not isinstance(metadata, dict) or list(metadata) != [METADATA_KEY] or not isinstance(metadata[METADATA_KEY], str):
         raise FormatError(
             f"{label}: metadata must be exactly one key {METADATA_KEY!r}, found "
             f"{sorted(metadata) if isinstance(metadata, dict) else type(metadata).__name__}"
@@ -102,8 +96,7 @@ def open_tensors(source: Source, *, check: Check | None = None, name: str | None
         dtype, shape, begin, end = _entry(label, tensor, entry)
         if data_start + end > total:
             raise FormatError(
-                f"{label}: tensor {tensor!r} ends at byte {data_start + end}, the file has {total}; "
-                "it is truncated, copy it again"
+                f"{label}: tensor {tensor!r} ends at byte {data_start + end}, the file has {total}; it is truncated, copy it again"
             )
         count = math.prod(shape)
         arrays[tensor] = np.frombuffer(buffer, dtype, count, data_start + begin if count else 0).reshape(shape)
@@ -111,9 +104,7 @@ def open_tensors(source: Source, *, check: Check | None = None, name: str | None
     position = data_start
     for tensor, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
         if begin != position:
-            raise FormatError(
-                f"{label}: tensor {tensor!r} starts at byte {begin}, {position} expected (hole or overlap)"
-            )
+            raise FormatError(f"{label}: tensor {tensor!r} starts at byte {begin}, {position} expected (hole or overlap)")
         position = end
     if position != total:
         raise FormatError(f"{label}: {total - position} bytes after the last tensor")

@@ -48,9 +48,7 @@ class RunViewDataset(IterableDataset[TensorBatch]):
 
     def __iter__(self) -> Iterator[TensorBatch]:
         if get_worker_info() is not None:
-            raise RuntimeError(
-                "runview reads in threads, not worker processes: use DataLoader(num_workers=0, batch_size=None)"
-            )
+            raise RuntimeError("runview reads in threads, not worker processes: use DataLoader(num_workers=0, batch_size=None)")
         return (to_torch(batch) for batch in self.loader)
 
     def state_dict(self) -> dict[str, str | int]:

@@ -40,9 +40,7 @@ def _verify_shard(feed: Feed, files: ComponentFiles, number: int, shard: int) ->
         file.ensure(0, file.size_bytes)
         found = file.sha256_of_all()
         if found != file.sha256:
-            raise IntegrityError(
-                f"{file.name}: sha256 {file.sha256} expected from its name, found {found}; copy it again"
-            )
+            raise IntegrityError(f"{file.name}: sha256 {file.sha256} expected from its name, found {found}; copy it again")
     vocab_size = feed.manifest.tokenizer.vocab_size
     if opened.n_tokens and int(opened.tokens.max()) >= vocab_size:
         raise IntegrityError(

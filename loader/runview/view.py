@@ -196,13 +196,11 @@ class RunView:
                 return
             except OSError as error:
                 raise MissingFileError(
-                    f"{self.path}: cannot be asked whether the view is withdrawn ({error.strerror}); "
-                    "check that the lake is mounted"
+                    f"{self.path}: cannot be asked whether the view is withdrawn ({error.strerror}); check that the lake is mounted"
                 ) from error
         except OSError as error:
             raise MissingFileError(
-                f"{marker}: cannot be asked whether the view is withdrawn ({error.strerror}); "
-                "check that the lake is mounted"
+                f"{marker}: cannot be asked whether the view is withdrawn ({error.strerror}); check that the lake is mounted"
             ) from error
         raise WithdrawnError(
             f"view {self.view_id} was withdrawn ({marker}); read the marker, then train on the view that "
@@ -247,8 +245,7 @@ class RunView:
                 f"({type(error).__name__}); sign the view and publish it again"
             ) from error
         verified = tuple(
-            approval.verify_publication(document, signature, view_id=self.view_id, allowed=allowed)
-            for document, signature in pairs
+            approval.verify_publication(document, signature, view_id=self.view_id, allowed=allowed) for document, signature in pairs
         )
         if len({item.fingerprint for item in verified}) < quorum:
             raise ApprovalError(

@@ -26,9 +26,7 @@ class Workers:
         self._results: list[SimpleQueue[_Result]] = [SimpleQueue() for _ in range(n_threads)]
         self._next_put = self._next_get = 0
         self._threads = [
-            threading.Thread(
-                target=_run, args=(work, self._asked, tasks, results), name=f"runview-{number}", daemon=True
-            )
+            threading.Thread(target=_run, args=(work, self._asked, tasks, results), name=f"runview-{number}", daemon=True)
             for number, (tasks, results) in enumerate(zip(self._tasks, self._results, strict=True))
         ]
         for thread in self._threads:

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from runview import approval as sshsig
-
 from pipeline.errors import ApprovalError
 from pipeline.ids import canonical_json, digest, sha256_hex
+from runview import approval as sshsig
 
 DECISIONS = ("approve", "reject")
 MAX_VALID_DAYS = 3650  # an approval of a digest that outlives its reviewers is no approval
@@ -139,9 +138,9 @@ def require_quorum(
         try:
             fields, verified = _authentic(document, signature, kind, subject, allowed)
             if fields["decision"] != "approve" and now < _time(fields["expires_at"]):
-                raise _Rejected(f"{kind} of {subject} was rejected by {verified.principal} (approval {name[:12]})")
+                raise _RejectionError(f"{kind} of {subject} was rejected by {verified.principal} (approval {name[:12]})")
             _judge(fields, _person(people, _key(verified.fingerprint)), _person(people, _name(proposer)), proposer, rules, policy, now)
-        except _Rejected as error:
+        except _RejectionError as error:
             raise ApprovalError(str(error)) from None
         except ApprovalError as error:
             refused.append(f"{name[:12]}: {error}")
@@ -157,7 +156,7 @@ def require_quorum(
     return sorted(counted.values(), key=lambda accepted: accepted.fingerprint)
 
 
-class _Rejected(Exception):
+class _RejectionError(Exception):
     """A valid signer said no: nothing else that is filed matters."""
 
 

@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from runview.errors import RunviewError
-from runview.manifest import geometry_digest, parse
-from runview.order import ORDER_VERSION, StageGeometry
 
 from pipeline.errors import LedgerError, ViewError
 from pipeline.ids import canonical_json
@@ -21,6 +18,9 @@ from pipeline.ledger import Ledger
 from pipeline.recipe import Component, Packing, Recipe, View, to_json
 from pipeline.run_view.mixture import ComponentPacks, PlannedStage, plan_stages
 from pipeline.stages import StageVersion
+from runview.errors import RunviewError
+from runview.manifest import geometry_digest, parse
+from runview.order import ORDER_VERSION, StageGeometry
 
 CODE_VERSION = "1"
 FORMAT = 1

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from runview.order import ComponentGeometry, Order, StageGeometry
 
 from pipeline.errors import MixtureError
 from pipeline.recipe import StageSpec, to_json
+from runview.order import ComponentGeometry, Order, StageGeometry
 
 Array = npt.NDArray[Any]
 WEIGHT_SUM = 2**24  # resolves shares to 6e-8 and leaves 2^39 positions below the limit of the order

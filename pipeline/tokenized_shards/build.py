@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 import safetensors
 import tokenizers
-from runview.shards import MAX_DOC_TOKENS, ShardHeader, relative_path
 
 from pipeline.errors import ContractError, MixtureError
 from pipeline.ledger import Ledger
@@ -25,6 +24,7 @@ from pipeline.stages import StageVersion
 from pipeline.tokenized_shards.round_trip import add_round_trips, round_trip
 from pipeline.tokenized_shards.shards import BuiltShard, Put, build_shard, document_order, put_catalog, put_stats, shard_edges
 from pipeline.tokenized_shards.tokenizer import Tokenizer
+from runview.shards import MAX_DOC_TOKENS, ShardHeader, relative_path
 
 Array = npt.NDArray[Any]
 CODE_VERSION = "1"

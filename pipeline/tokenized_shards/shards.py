@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from runview import order as run_order
-from runview import shards as files
 
 from pipeline.errors import ContractError
 from pipeline.ids import digest, sha256_hex
 from pipeline.recipe import Packing
 from pipeline.tokenized_shards.packing import pack
+from runview import order as run_order
+from runview import shards as files
 
 Array = npt.NDArray[Any]
 Put = Callable[[str, bytes], str]

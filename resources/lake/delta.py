@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.fs
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
@@ -34,7 +35,7 @@ LONG_COLUMNS = ("text", "payload", "document")  # no two values alike: a diction
 _LOG_ENTRY = re.compile(r"\d{20}\.(json|checkpoint.*)")
 
 
-class Conflict(Exception):  # noqa: N818 (a lost race is a reason to retry, not yet an error)
+class Conflict(Exception):
     """Another writer committed first: look again at what is published, then retry."""
 
 
@@ -124,7 +125,10 @@ class DeltaTables:
         if table is None:
             return None
         with self._guard("reading", spec):
-            return table.to_pyarrow_dataset(file_pruning_predicate=sql(where) if where else None)
+            # Arrow's own file system: deltalake's hands Python buffers to Arrow's threads, and one that is released while the
+            # interpreter ends aborts the process (rc 134 in one `runviewctl run` of three)
+            files = pa.fs.SubTreeFileSystem(self.uri(spec), pa.fs.LocalFileSystem()) if is_local(self.root) else None
+            return table.to_pyarrow_dataset(filesystem=files, file_pruning_predicate=sql(where) if where else None)
 
     def lazy(self, spec: TableSpec) -> pl.LazyFrame | None:
         """The whole table as a polars LazyFrame; None when it does not exist."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
 from pipeline.contracts import RULES, Verdict, expected_checks, gate_problems, judge, require_green
 from pipeline.errors import ContractError, GateError
 from pipeline.profiles import Profile

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from pipeline.errors import LedgerError
 from pipeline.ledger import Ledger
 
@@ -17,7 +18,9 @@ def test_a_closed_ledger_prints_one_line_and_survives_json() -> None:
     assert Ledger.from_json(json.loads(json.dumps(ledger.to_json()))) == ledger
 
 
-@pytest.mark.parametrize("parts", [{"kept": 7, "dropped": {"quality": 1}}, {"kept": None, "dropped": {"quality": 10}}, {"kept": -1, "x": 11}])
+@pytest.mark.parametrize(
+    "parts", [{"kept": 7, "dropped": {"quality": 1}}, {"kept": None, "dropped": {"quality": 10}}, {"kept": -1, "x": 11}]
+)
 def test_an_open_ledger_is_an_error(parts: dict[str, object]) -> None:
     with pytest.raises(LedgerError):
         Ledger("documents", "made", 10, parts).close()  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pipeline.errors import RecipeError
 from pipeline.recipe import parse_recipe, parse_release, parse_source, source_from_identity, to_json
 

@@ -3,6 +3,7 @@
 import polars as pl
 import pyarrow as pa
 import pytest
+
 from pipeline.errors import ContractError
 from pipeline.schemas import DOCUMENTS, TABLES, TIMESTAMP
 

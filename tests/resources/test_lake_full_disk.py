@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = '''
+PROGRAM = """
 import os, subprocess, sys
 from pathlib import Path
 mount, = sys.argv[1:]
@@ -61,7 +61,7 @@ publish()
 lake.verify(made.version)
 assert len(lake.table(DOCUMENTS)) == 2003
 print("completed")
-'''
+"""
 
 
 def test_full_disk_is_named_and_a_rerun_completes(tmp_path: Path) -> None:
@@ -70,6 +70,11 @@ def test_full_disk_is_named_and_a_rerun_completes(tmp_path: Path) -> None:
         pytest.skip("this machine lets no test mount a small disk of its own")
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     done = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, env=environment, timeout=120, check=False
+        ["unshare", "-rm", sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
     )
     assert done.stdout.strip() == "completed", done.stderr[-2000:]

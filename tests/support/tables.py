@@ -31,7 +31,7 @@ def rows(spec: TableSpec, n: int, version: str, *, source: str = "web", marker: 
     for column in spec.columns:
         out[column.name] = [_value(column.name, column.type, i, "" if column.stats else marker) for i in range(start, start + n)]
     for name, value in (("version", version), ("source", source), ("release", "demo")):
-        if name in out and spec.state != "control":
+        if name in out and spec.path != "control/snapshots":
             out[name] = [value] * n
     return spec.conform(pa.table(out, schema=pa.schema([pa.field(c.name, c.type) for c in spec.columns])))
 

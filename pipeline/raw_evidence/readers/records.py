@@ -47,7 +47,7 @@ INCOMPLETE = "incomplete_file"  # reason of the one reject that stands for a tol
 REASONS = (*RECORD_REASONS, INCOMPLETE)
 
 
-class IncompleteFile(SourceError):  # noqa: N818 - a state of the file, named as in the tables and ledgers
+class IncompleteFile(SourceError):
     """A file that cannot be read to its end.
 
     Attributes:
