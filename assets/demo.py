@@ -36,7 +36,7 @@ def demo(arguments: argparse.Namespace) -> commands.Answer:
         **commands.view_summary(project, view_id),
         "approval": "demo",
         "parts": {name: round(seconds, 2) for name, seconds in runner.parts.items()},
-        "steps": {name: round(seconds, 2) for name, seconds in runner.steps.items()},
+        "work": {name: round(seconds, 2) for name, seconds in runner.work.items()},
     }
     lines = [commands.summary_text(value), "", "Load it:", *(f"  {line}" for line in commands.load_lines(value["path"]).splitlines())]
     if not arguments.no_training:

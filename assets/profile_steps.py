@@ -1,12 +1,11 @@
 """Profiles of a stored version: read the columns a profile needs, never payloads."""
 
 from fractions import Fraction
-from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 
-from assets.shard_steps import kept_documents
+from assets.shard_steps import kept_documents, missing_files
 from pipeline import profiles
 from pipeline.errors import LakeError
 from pipeline.ids import sha256_hex
@@ -74,12 +73,7 @@ def shards_profile_of(project: Project, version: str) -> Profile:
     """Profile of one shards version, against the decisions it obeys and the files on disk."""
     snapshot = _snapshot(project, version)
     shards = _frame(project, SHARDS, version)
-    root = Path(project.lake.files_root)
-    missing = [
-        shard_id
-        for shard_id, path, size in shards.select("shard_id", "path", "size_bytes").iter_rows()
-        if not (root / path).is_file() or (root / path).stat().st_size != size
-    ]
+    missing = missing_files(project, version)
     kept = kept_documents(project, snapshot.identity["parents"]["decisions"])["doc_id"]
     shard_docs = _frame(project, SHARD_DOCS, version, ["doc_id"])
     return profiles.shards_profile(shards, shard_docs, kept_ids=kept, missing_files=missing, ledgers=snapshot.ledgers)

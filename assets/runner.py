@@ -64,15 +64,14 @@ def persistent_instance(project: Project) -> dg.DagsterInstance:
 class Runner:
     """Executes jobs of one project in process and remembers how long each took.
 
-    `parts`: "job partition" -> seconds of wall time, orchestration included; `steps`: step -> seconds inside it, summed; what
-    is left is orchestration.
+    `parts`: "job partition" -> seconds of wall time, orchestration included; `work`: the same -> seconds inside its steps.
     """
 
     def __init__(self, project: Project, instance: dg.DagsterInstance, progress: Progress = quiet) -> None:
         self.project, self.instance, self.progress = project, instance, progress
         self.definitions = build_definitions(project)
         self.parts: dict[str, float] = {}
-        self.steps: dict[str, float] = {}
+        self.work: dict[str, float] = {}
 
     def execute(self, job: str, partition: str | dg.MultiPartitionKey, *, run_config: dict[str, Any] | None = None) -> dict[str, str]:
         """Run one job on one partition. Returns the version of each asset it materialized. Raises RunFailed when it does not succeed."""
@@ -84,9 +83,8 @@ class Runner:
                 run_config=config, instance=self.instance, partition_key=partition, raise_on_error=False
             )
         self.parts[title] = time.perf_counter() - start
-        for event in result.all_events:
-            if event.is_step_success and event.step_key is not None:
-                self.steps[event.step_key] = self.steps.get(event.step_key, 0.0) + event.step_success_data.duration_ms / 1000
+        steps = (event.step_success_data.duration_ms for event in result.all_events if event.is_step_success)
+        self.work[title] = sum(steps) / 1000
         if not result.success:
             raise RunFailed(f"{title}: {_first_cause(result)} (run {result.run_id})")
         made = [event.step_materialization_data.materialization for event in result.get_asset_materialization_events()]

@@ -77,7 +77,22 @@ def make_shards(project: Project, release: Release, recipe: Recipe, tokenizer_na
         ledgers = [replace(ledger, unit=name) for name, ledger in build.ledgers(built).items()]
         return tables, [*ledgers, round_trip_ledger(trips)], {}
 
-    return steps.once(project, stage, make, run_id=run_id, start=start)
+    return steps.once(project, stage, make, run_id=run_id, start=start, lacks_files=lambda made: bool(missing_files(project, made.version)))
+
+
+def missing_files(project: Project, version: str) -> list[str]:
+    """Digests of the files of a shards version that are not there, or, for shards, have another size."""
+    shards = project.lake.read(SHARDS, version, columns=["shard_id", "pack_index_id", "size_bytes"]).to_pylist()
+    catalogs = project.lake.read(CATALOGS, version, columns=["catalog_id", "stats_id"]).to_pylist()
+    listed = [("packs", row["pack_index_id"], None) for row in shards]
+    listed += [(kind, row[name], None) for row in catalogs for kind, name in (("catalogs", "catalog_id"), ("stats", "stats_id"))]
+    gone = []
+    for kind, sha256, size_bytes in [*(("shards", row["shard_id"], row["size_bytes"]) for row in shards), *listed]:
+        path = project.files.path(kind, sha256)
+        whole = path.is_file() and size_bytes in (None, path.stat().st_size)
+        if not whole or (kind in HAS_BLOCKS and not path.with_suffix(".blocks").is_file()):
+            gone.append(sha256)
+    return gone
 
 
 def placed_documents(project: Project, recipe: Recipe, decisions_version: str) -> tuple[pl.DataFrame, list[str]]:

@@ -59,11 +59,23 @@ Made = tuple[list[tuple[TableSpec, pa.Table]], list[Ledger], dict[str, Any]]
 """What a stage makes: tables, closed ledgers, and what goes on the snapshot's record beside the build."""
 
 
-def once(project: Project, stage: StageVersion, make: Callable[[], Made], *, run_id: str, start: float) -> Done:
-    """Complete a version, or stop where it is complete already. `start`: `time.perf_counter()` when the step began."""
+def once(
+    project: Project,
+    stage: StageVersion,
+    make: Callable[[], Made],
+    *,
+    run_id: str,
+    start: float,
+    lacks_files: Callable[[Snapshot], bool] = lambda _: False,
+) -> Done:
+    """Complete a version, or stop where it is complete already.
+
+    Args: start, `time.perf_counter()` when the step began; lacks_files, asked of a complete version: are files of it gone? Then it
+        is made again, which puts them back, and compared with what was completed.
+    """
     snapshot = project.lake.snapshot(stage.version)
-    reused = snapshot is not None
-    if snapshot is None:
+    reused = snapshot is not None and not lacks_files(snapshot)
+    if snapshot is None or not reused:
         tables, ledgers, more = make()
         record = {**project.build_record(), **more}
         snapshot = project.lake.publish(stage, tables, ledgers, run_id=run_id, now=now(), record=record)

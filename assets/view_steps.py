@@ -22,11 +22,14 @@ from pipeline.recipe import Recipe, Release, to_json
 from pipeline.run_view import manifest as manifests
 from pipeline.schemas import APPROVALS, CATALOGS, CLUSTERS, RUN_VIEWS, SHARDS
 from pipeline.stages import StageVersion
+from resources.lake import Snapshot
 from resources.project import Project
 from runview.manifest import Manifest, parse
 from runview.shards import read_stats
 from runview.verify import verify_view
 from runview.view import RunView, parse_checked
+
+REPAIR = "Move damaged files away and run the release again, which makes missing ones anew"
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,10 @@ def make_candidate(project: Project, release: Release, recipe: Recipe, *, run_id
             {"view_id": view_id},
         )
 
-    return steps.once(project, stage, make, run_id=run_id, start=start)
+    def lacks_file(made: Snapshot) -> bool:
+        return not project.files.has_view("candidates", str(made.record["view_id"]))
+
+    return steps.once(project, stage, make, run_id=run_id, start=start, lacks_files=lacks_file)
 
 
 def candidate_bytes(
@@ -264,9 +270,9 @@ def check_files(path: Path) -> None:
     try:
         problems = [f"{problem.where}: {problem.message}" for problem in verify_view(RunView(path, parse_checked(path)))]
     except Exception as error:
-        raise ViewError(f"view {path.stem} cannot be verified: {error}") from error
+        raise ViewError(f"view {path.stem} cannot be verified: {error}. {REPAIR}") from error
     if problems:
-        raise ViewError(f"view {path.stem}: {len(problems)} files are not what was approved: {'; '.join(problems[:5])}")
+        raise ViewError(f"view {path.stem}: {len(problems)} files are not what was approved: {'; '.join(problems[:5])}. {REPAIR}")
 
 
 def mixture_rows(manifest: Manifest) -> list[dict[str, Any]]:

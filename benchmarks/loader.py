@@ -116,9 +116,10 @@ def _as_it_is(batch: Any) -> Any:
 
 def run_one(kind: str, folder: Path, workers: int, start: float | None) -> measure.Result:
     """One process: open, resume at `start` if given, take the first batch; without `start`, two epochs. Imports do not count."""
-    import runview  # noqa: F401
     import torch  # loaded for both, so that memory compares
     import torch.utils.data
+
+    import runview  # noqa: F401
 
     torch.set_num_threads(1)
     gc.collect()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from runview import shards
 from runview.manifest import geometry_digest
 from runview.order import ComponentGeometry, Order, StageGeometry

@@ -190,7 +190,8 @@ def candidate_profile(manifest: Manifest, *, view_id: str) -> Profile:
     for stage in manifest.stages:
         for name, n in stage.counts.items():
             delivered[name] = delivered.get(name, 0) + n
-        caps.update({name: Fraction(cap) for name, cap in stage.caps.items()})
+        for name, cap in stage.caps.items():
+            caps[name] = min(Fraction(cap), caps.get(name, Fraction(cap)))
         for name, share in (stage.shares or {}).items():
             deviation = max(deviation, abs(Fraction(share) - Fraction(stage.achieved_shares[name])))
     rows = {name: (packs.get(name, 0), delivered.get(name, 0), caps.get(name)) for name in sorted({*packs, *delivered})}

@@ -25,11 +25,12 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
-from runview import Batch, Loader, RunView
-from runview.torch import to_torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import deterministic
+
+from runview import Batch, Loader, RunView
+from runview.torch import to_torch
 
 CHANNELS, LAYERS, HEADS = 96, 2, 2
 DROPOUT = 0.1  # on the embeddings; without it the saved random state would prove nothing

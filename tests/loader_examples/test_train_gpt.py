@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from runview import Loader, RunView
 
 from benchmarks.views import TokenShard, random_shard, write_view
+from runview import Loader, RunView
 
 EXAMPLES = Path(__file__).parents[2] / "loader" / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from compare_logs import compare  # noqa: E402
-from runview.torch import to_torch  # noqa: E402
 from train_gpt import GPT, attention_mask, backward, load_checkpoint  # noqa: E402
+
+from runview.torch import to_torch  # noqa: E402
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # the models here are too small for more, and threads that wait cost others

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from runview.shards import BLOCK_BYTES
 
 from pipeline.errors import LakeError
 from resources.blobs import BlobStore
 from resources.files import FileStore
+from runview.shards import BLOCK_BYTES
 
 DATA = bytes(range(256)) * 2000
 SHA = hashlib.sha256(DATA).hexdigest()

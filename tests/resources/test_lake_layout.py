@@ -1,7 +1,6 @@
 """How tables lie on disk: what reaches the log, row groups, and what errors may say."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +27,8 @@ def made_for(spec: TableSpec, code: str = "1") -> StageVersion:
     return StageVersion(spec.name, spec.state, partition, code)
 
 
-def versioned() -> Iterator[TableSpec]:
-    return (spec for spec in TABLES.values() if spec.state != "control" and spec is not RUN_VIEWS)
+def versioned() -> list[TableSpec]:
+    return [spec for spec in TABLES.values() if spec.state != "control" and spec is not RUN_VIEWS]
 
 
 def parquet_files(lake: Lake, spec: TableSpec) -> list[Path]:

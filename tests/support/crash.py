@@ -1,7 +1,8 @@
 """Kill a process with SIGKILL at its n-th durable act, for every n, and see what a later process finds.
 
 A durable act is a call that changes what another process can see: a rename, a new folder, an fsync, a Delta commit. There is a
-kill point before each, which is also the one after the act before it. `Crasher` runs a function in processes of its own:
+kill point before each, which is also the one after the act before it, and one after each opening of a file for writing.
+`Crasher` runs a function in processes of its own:
 
     with Crasher("tests.resources.chain:publish") as crasher:
         n_points = crasher.run(folder).n_points
@@ -16,6 +17,7 @@ that starts no threads when imported; `fork=False` starts a new interpreter for 
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import json
 import os
@@ -142,6 +144,15 @@ def _arm(kill_at: int | None, write_end: int) -> None:
 
         return act
 
+    plain_open = builtins.open
+
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        result = plain_open(file, mode, *args, **kwargs)
+        if set(mode) & set("wxa+"):
+            point()  # the file is there, and empty
+        return result
+
+    builtins.open = opened
     for name in ACTS:
         setattr(os, name, armed(getattr(os, name)))
     if "deltalake" in sys.modules:

@@ -106,5 +106,6 @@ def commits(project: Project) -> dict[str, int]:
     """Commits of every Delta table, by its path below the lake."""
     root = Path(project.lake.root)
     return {
-        log.parent.relative_to(root).as_posix(): sum(entry.suffix == ".json" for entry in log.iterdir()) for log in sorted(root.rglob("_delta_log"))
+        log.parent.relative_to(root).as_posix(): sum(entry.suffix == ".json" for entry in log.iterdir())
+        for log in sorted(root.rglob("_delta_log"))
     }

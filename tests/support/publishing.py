@@ -33,10 +33,10 @@ def publish_many(root: str, start: str, who: str, codes: str) -> None:
 def store_files(root: str) -> None:
     """A file with block digests, a manifest with its record, and a blob."""
     files = FileStore(f"{root}/files")
-    files.put("shards", b"tokens" * 100_000, blocks=True)
+    files.put("shards", b"tokens" * 50_000, blocks=True)
     manifest = b'{"format":1}'
     view_id = hashlib.sha256(manifest).hexdigest()
     files.put_view("candidates", view_id, manifest)
     files.put_view("views", view_id, manifest)
     files.write_record(view_id, b"{}")
-    BlobStore(f"{root}/blobs").put(b"payload" * 100_000)
+    BlobStore(f"{root}/blobs").put(b"payload" * 10_000)
