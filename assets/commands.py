@@ -249,7 +249,12 @@ def status(arguments: argparse.Namespace) -> Answer:
         "releases": [{"name": row["name"], "sealed_at": row["sealed_at"].isoformat()} for row in project.lake.table(RELEASES).to_pylist()],
         "published": [{"name": row["name"], "view_id": row["view_id"]} for row in views if row["status"] == "published"],
         "waiting": [
-            {"name": row["name"], "view_id": row["view_id"], "proposer": row["proposer"]}
+            {
+                "name": row["name"],
+                "view_id": row["view_id"],
+                "proposer": row["proposer"],
+                "filed": view_steps.filed_decisions(project, row["view_id"]),
+            }
             for row in views
             if row["status"] == "candidate" and row["view_id"] not in published
         ],
@@ -268,7 +273,9 @@ def status_text(value: dict[str, Any]) -> str:
         lines.extend(f"         {problem}" for problem in row["problems"])
     lines.extend(f"sealed release {row['name']}" for row in value["releases"])
     lines.extend(f"published view {row['name']} {row['view_id']}" for row in value["published"])
-    lines.extend(f"waits for approval: view {row['name']} {row['view_id']} (proposed by {row['proposer']})" for row in value["waiting"])
+    for row in value["waiting"]:
+        filed = f"; filed: {', '.join(row['filed'])}" if row["filed"] else ""
+        lines.append(f"waits for approval: view {row['name']} {row['view_id']} (proposed by {row['proposer']}{filed})")
     lines.append(f"lake {value['lake_bytes'] / 2**20:.1f} MiB")
     return "\n".join(lines)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets import steps
+from assets import partitions, steps
 from assets.definitions import build_definitions
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, RecipeError
 from resources.lake.home import held
 from resources.project import Project
 
@@ -101,6 +101,14 @@ class Runner:
         release = project.release(name)
         recipe = project.recipe(release.recipe)
         view = release.view or release.name
+        project.tokenizers.load(recipe.tokenization.tokenizer)  # what is missing is said now, not after all has been cleaned
+        for source, day in steps.places(release):
+            project.source(source)
+            if not partitions.dates.has_partition_key(day.isoformat()):
+                raise RecipeError(
+                    f"release {release.name}: source {source} has snapshot {day}, expected {partitions.FIRST_DATE} or later and no day to "
+                    "come; correct the date, or set RUNVIEW_FIRST_DATE to an earlier first day"
+                )
         self.register("sources", *sorted({member.source for member in release.members}))
         self.register("releases", release.name)
         self.register("tokenizers", recipe.tokenization.tokenizer)

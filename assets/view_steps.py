@@ -185,6 +185,15 @@ def filed_approvals(project: Project, view_id: str) -> list[tuple[bytes, str]]:
     return [(row["document"], row["signature"]) for row in rows if row["kind"] == "publish" and row["subject"] == view_id]
 
 
+def filed_decisions(project: Project, view_id: str) -> list[str]:
+    """What the filed documents say, `reject by reviewer`: claims for a person to read, whose signatures publication judges."""
+    out = []
+    for document, _ in filed_approvals(project, view_id):
+        fields = json.loads(document)
+        out.append(f"{fields['decision']} by {fields['approver']}")
+    return sorted(out)
+
+
 def sign_approval(project: Project, view: str, *, approver: str, decision: str, nonce: str) -> str:
     """Sign a decision about a candidate with a key of this machine and file it. Returns the view id."""
     row = current_candidate(project, view)

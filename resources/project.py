@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipeline.errors import RecipeError
+from pipeline.errors import ApprovalError, RecipeError
 from pipeline.recipe import Recipe, Release, Source
 from resources import sources as source_files
 from resources.blobs import BlobStore
@@ -39,13 +39,13 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @classmethod
     def at(cls, root: str | os.PathLike[str]) -> "Project":
-        """The project at `root`; RUNVIEW_LAKE, RUNVIEW_KEYS and RUNVIEW_PROPOSER override where things are."""
+        """The project at `root`; RUNVIEW_LAKE, RUNVIEW_KEYS and RUNVIEW_PROPOSER override where things are, unless they are empty."""
         base = Path(root).resolve()
         return cls(
             root=str(base),
-            lake_root=os.environ.get("RUNVIEW_LAKE", str(base / ".lake")),
-            keys_root=os.environ.get("RUNVIEW_KEYS", str(base / ".keys")),
-            proposer=os.environ.get("RUNVIEW_PROPOSER", "demo-proposer"),
+            lake_root=os.environ.get("RUNVIEW_LAKE") or str(base / ".lake"),
+            keys_root=os.environ.get("RUNVIEW_KEYS") or str(base / ".keys"),
+            proposer=os.environ.get("RUNVIEW_PROPOSER") or "demo-proposer",
         )
 
     @cached_property
@@ -65,7 +65,9 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @cached_property
     def keystore(self) -> KeyStore:
-        """Deletion key, signers and policy."""
+        """Deletion key, signers and policy. Raises ApprovalError when they would lie in the lake: who writes there could approve."""
+        if Path(self.keys_root).resolve().is_relative_to(Path(self.lake_root).resolve()):
+            raise ApprovalError(f"keys at {self.keys_root} lie inside the lake {self.lake_root}; set RUNVIEW_KEYS to a place outside it")
         return KeyStore(self.keys_root)
 
     @cached_property
@@ -105,17 +107,17 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 def _git(folder: Path) -> dict[str, object]:
+    """Commit and state of the repository that tracks `folder`. An installed copy is not what the repository around it holds."""
     try:
-        commit = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10)
-        status = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
+        tracked = _run(folder, "ls-files", "--error-unmatch", Path(__file__).name)
+        commit = _run(folder, "rev-parse", "HEAD")
+        status = _run(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.TimeoutExpired):
-        return {"git_commit": None, "git_dirty": None}  # an installed copy without git says so
-    if commit.returncode:
+        return {"git_commit": None, "git_dirty": None}  # a copy without git says so
+    if tracked.returncode or commit.returncode:
         return {"git_commit": None, "git_dirty": None}
     return {"git_commit": commit.stdout.strip(), "git_dirty": bool(status.stdout.strip()) if status.returncode == 0 else None}
+
+
+def _run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False, timeout=10)

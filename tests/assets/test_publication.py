@@ -67,7 +67,7 @@ def test_an_approval_of_another_digest(candidate: Project) -> None:
         "signature": signature, "received_at": steps.now(),
     }  # fmt: skip
     candidate.lake.insert(APPROVALS, pa.Table.from_pylist([row], schema=APPROVALS.schema))
-    refused(candidate, ApprovalError, f"approves {'ab' * 32}, not these bytes")
+    refused(candidate, ApprovalError, f"is about {'ab' * 32}, not these bytes")
 
 
 def test_a_signed_document_that_was_changed_to_name_this_view(candidate: Project) -> None:
