@@ -1,6 +1,5 @@
 """Profiles of a stored version: read the columns a profile needs, never payloads."""
 
-from fractions import Fraction
 
 import polars as pl
 import pyarrow as pa
@@ -8,7 +7,6 @@ import pyarrow as pa
 from assets.shard_steps import kept_documents, missing_files
 from pipeline import profiles
 from pipeline.errors import LakeError
-from pipeline.ids import sha256_hex
 from pipeline.profiles import Profile
 from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENTS, EVIDENCE, EVIDENCE_REJECTS, SHARD_DOCS, SHARDS, TableSpec
 from resources.lake import Snapshot
@@ -82,27 +80,15 @@ def shards_profile_of(project: Project, version: str) -> Profile:
 def candidate_profile_of(project: Project, version: str) -> Profile:
     """Profile of one candidate: its bytes, components, caps and shares."""
     view_id = str(_snapshot(project, version).record["view_id"])
-    data = project.files.read_view("candidates", view_id)
-    manifest = parse(data)
-    profile = Profile()
-    packs = {component.name: component.n_packs for component in manifest.components}
-    without = [name for name, n in packs.items() if n <= 0]
-    delivered: dict[str, int] = {}
-    caps: dict[str, Fraction] = {}
-    deviation = Fraction(0)
-    for stage in manifest.stages:
-        for name, n in stage.counts.items():
-            delivered[name] = delivered.get(name, 0) + n
-        caps.update({name: Fraction(cap) for name, cap in stage.caps.items()})
-        for name, share in (stage.shares or {}).items():
-            deviation = max(deviation, abs(Fraction(share) - Fraction(stage.achieved_shares[name])))
-    exceeded = [name for name, n in delivered.items() if packs[name] and Fraction(n, packs[name]) > caps[name]]
-    profile.counts = {
-        "component_rows": len(packs),
-        "component_without_packs": len(without),
-        "digest_mismatch": int(sha256_hex(data) != view_id),
-        "cap_exceeded": len(exceeded),
-        "share_deviation": float(deviation),
-    }
-    profile.examples = {key: names for key, names in (("component_without_packs", without), ("cap_exceeded", exceeded)) if names}
-    return profile
+    return profiles.candidate_profile(parse(project.files.read_view("candidates", view_id)), view_id=view_id)
+
+
+PROFILES = {
+    "evidence": evidence_profile_of,
+    "documents": documents_profile_of,
+    "clusters": clusters_profile_of,
+    "decisions": decisions_profile_of,
+    "shards": shards_profile_of,
+    "candidate": candidate_profile_of,
+}
+"""How a version of each stage is profiled."""

@@ -19,10 +19,50 @@ from typing import Any, Literal
 
 from pipeline.errors import RecipeError
 from pipeline.ids import digest, sha256_hex
+from pipeline.urls import credential_in, shown
 
 T = typing.TypeVar("T")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 KINDS = ("prose", "code", "math", "chat")
+NOT_IN_SOURCE_ID = ("location", "dated", "expect_every_hours", "max_incomplete_files", "fetch")  # what changes bytes of `fetch` is added
+COMPLETE_MARKER = "_SUCCESS"  # what Hadoop and Spark write last into a folder; senders that know the convention end with it
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """`[fetch]` of a source file: where its files come from. It stands in place of `location`: they land in the lake.
+
+    Names that change bytes (urls, index, url, dataset, revision, include) are in the source's identity; limits and `respect_robots` only
+    refuse and are not. Retries, timeouts, endpoints and credentials come from the environment.
+
+    Attributes:
+        urls: of `https`: one file each. `index`: instead of them, a text file (also .gz) with one URL a line, relative ones to itself.
+        url: of `s3`: `s3://bucket/prefix`; every object below it.
+        dataset, revision: of `hub`: `org/name`, and a commit, tag or branch. What it resolved to is recorded, never the name; without
+            `revision` it is the default branch, which production runs refuse.
+        include: of `s3` and `hub`: glob patterns on the path below the prefix or in the data set, as in `Source.include`.
+        max_bytes, max_files: of one snapshot; what would pass them is refused, not cut.
+        respect_robots: of `https`: refuse a URL that its host's robots.txt disallows.
+    """
+
+    kind: Literal["https", "s3", "hub"]
+    urls: tuple[str, ...] = ()
+    index: str = ""
+    url: str = ""
+    dataset: str = ""
+    revision: str = ""
+    include: tuple[str, ...] = ("**/*",)
+    max_bytes: int = 64 * 2**30
+    max_files: int = 10_000
+    respect_robots: bool = True
+
+    def identity(self) -> dict[str, Any]:
+        """What changes bytes, as plain JSON: the keys of this kind."""
+        return {"kind": self.kind, **{name: to_json(getattr(self, name)) for name in FETCH_KEYS[self.kind]}}
+
+
+FETCH_KEYS = {"https": ("urls", "index"), "s3": ("url", "include"), "hub": ("dataset", "revision", "include")}
+DATASET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -41,6 +81,9 @@ class Source:
         packages, select: for `python_environment`: distribution names, and `code` or `prose`.
         max_incomplete_files: how many broken files the snapshot may have and still count as done.
         deletion_key_fields: record fields whose keyed hash lets a person ask for deletion.
+        dated: `location` is an inbox whose immediate folders are dates (`2026-11-01`); a snapshot reads the folder of its date.
+        expect_every_hours: longest time between two snapshots before the source counts as late; 0: nothing is expected.
+        fetch: where the files come from, in place of `location`.
     """
 
     name: str
@@ -63,11 +106,22 @@ class Source:
     max_incomplete_files: int = 0
     max_payload_bytes: int = 64 * 2**20
     deletion_key_fields: tuple[str, ...] = ()
+    fetch: Fetch | None = None
+    dated: bool = False
+    expect_every_hours: int = 0
 
     def identity(self) -> dict[str, Any]:
-        """The source file as plain JSON, without `location` (a place, not content) and `max_incomplete_files` (a tolerance)."""
+        """The source file as plain JSON, without what decides no byte: place and times of arrival, and `max_incomplete_files`."""
         plain = to_json(self)
-        return {key: value for key, value in plain.items() if key not in ("location", "max_incomplete_files")}
+        kept = {key: value for key, value in plain.items() if key not in NOT_IN_SOURCE_ID}
+        return kept if self.fetch is None else {**kept, "fetch": self.fetch.identity()}
+
+    def at(self, snapshot: date) -> Source:
+        """The source as its files are found for a date: of an inbox, the folder of that date without the sender's marker."""
+        if not self.dated:
+            return self
+        location = f"{self.location.rstrip('/')}/{snapshot.isoformat()}"
+        return dataclasses.replace(self, location=location, exclude=(*self.exclude, COMPLETE_MARKER), dated=False)
 
 
 @dataclass(frozen=True)
@@ -261,8 +315,18 @@ def parse_source(text: str, *, where: str) -> Source:
     if source.reader == "python_environment":
         if not source.packages or not source.select:
             raise RecipeError(f"{where}: reader python_environment needs `packages` and `select` (code or prose)")
+        if source.fetch:
+            raise RecipeError(f"{where}: reader python_environment reads installed packages; leave out [fetch]")
+    elif source.fetch:
+        if source.location:
+            raise RecipeError(f"{where}: `location` is not written beside [fetch]; fetched files have their place in the lake")
+        _check_fetch(source.fetch, where)
     elif not source.location:
-        raise RecipeError(f"{where}: reader {source.reader} needs `location`, a folder or file relative to this file")
+        raise RecipeError(f"{where}: reader {source.reader} needs `location`, a folder or file relative to this file, or [fetch]")
+    if source.dated and (not source.location or source.snapshot is not None):
+        raise RecipeError(f"{where}: dated = true needs a `location` of dated folders and no `snapshot`; the folders say the dates")
+    if source.expect_every_hours < 0:
+        raise RecipeError(f"{where}: expect_every_hours must be 0 (nothing is expected) or more, found {source.expect_every_hours}")
     unknown = sorted(set(source.fields) - {"text", "messages", "id", "url", "collected_at", "meta"})
     if unknown:
         raise RecipeError(f"{where}: fields.{unknown[0]} is not known; expected text, messages, id, url, collected_at, meta")
@@ -271,10 +335,47 @@ def parse_source(text: str, *, where: str) -> Source:
     return source
 
 
+def _check_fetch(fetch: Fetch, where: str) -> None:
+    """Raises RecipeError when keys are of another kind, missing or wrong, or when an address holds a credential."""
+    plain = Fetch(fetch.kind)
+    for name in sorted({name for names in FETCH_KEYS.values() for name in names} - set(FETCH_KEYS[fetch.kind])):
+        if getattr(fetch, name) != getattr(plain, name):
+            raise RecipeError(f"{where}: fetch.{name} is no key of kind {fetch.kind}; expected {list(FETCH_KEYS[fetch.kind])}")
+    if fetch.kind == "https":
+        if bool(fetch.urls) == bool(fetch.index):
+            raise RecipeError(f"{where}: [fetch] of kind https needs either `urls` or `index`")
+        _check_unique(list(fetch.urls), "fetch.urls", where)
+    elif not (fetch.url if fetch.kind == "s3" else fetch.dataset):
+        raise RecipeError(f"{where}: [fetch] of kind {fetch.kind} needs `{'url' if fetch.kind == 's3' else 'dataset'}`")
+    elif not fetch.include:
+        raise RecipeError(f"{where}: fetch.include is empty; leave it out to fetch everything")
+    if fetch.dataset and not DATASET.fullmatch(fetch.dataset):
+        raise RecipeError(f"{where}: fetch.dataset must be org/name, found {fetch.dataset!r}")
+    if re.search(r"\s", fetch.revision):
+        raise RecipeError(f"{where}: fetch.revision must be a commit, tag or branch, found blanks in it")
+    for url in (*fetch.urls, fetch.index, fetch.url):
+        if not url:
+            continue
+        # http is only let through here: the adapter refuses it unless the environment allows it, for mirrors on a private network
+        schemes = ("s3://",) if fetch.kind == "s3" else ("https://", "http://")
+        if not url.startswith(schemes) or not re.fullmatch(r"[a-z0-9]+://[^/?#\s]+[^#\s]*", url):
+            raise RecipeError(f"{where}: {shown(url)!r} must be an address like {schemes[0]}name/path, without blanks and #")
+        if found := credential_in(url):
+            raise RecipeError(
+                f"{where}: {shown(url)} holds what looks like a credential ({found}), which would be kept with every snapshot; "
+                "credentials are given by the environment (NETRC, AWS_*, HF_TOKEN)"
+            )
+    for name in ("max_bytes", "max_files"):
+        if getattr(fetch, name) < 1:
+            raise RecipeError(f"{where}: fetch.{name} must be at least 1, found {getattr(fetch, name)}")
+
+
 def parse_release(text: str, *, where: str) -> Release:
     """Release from TOML text. Raises RecipeError."""
     release = _parse(Release, text, where)
     _check_name(release.name, where)
+    if release.view:
+        _check_name(release.view, where)
     if not release.members or any(not member.dates for member in release.members):
         raise RecipeError(f"{where}: a release needs at least one member with at least one date")
     pairs = [(m.source, d) for m in release.members for d in m.dates]
@@ -317,6 +418,8 @@ def parse_recipe(text: str, *, where: str) -> Recipe:
 def _check_name(name: str, where: str) -> None:
     if not NAME.fullmatch(name):
         raise RecipeError(f"{where}: name {name!r} must match [a-z0-9][a-z0-9._-]*")
+    if re.fullmatch("[0-9a-f]{64}", name):
+        raise RecipeError(f"{where}: name {name!r} looks like an id; choose a word, so that nobody approves one for the other")
 
 
 def _check_unique(names: list[str], what: str, where: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from runview.canonical import canonical_json
 from runview.errors import ApprovalError
 
 if TYPE_CHECKING:
@@ -111,7 +112,10 @@ def parse_allowed_signers(text: str) -> AllowedSigners:
     """Read an allowed_signers file strictly: wildcards, negations, certificate authorities, lines without `namespaces=`
     and validity times without `Z` are refused, naming the line."""
     signers = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
+        if any(ord(mark) < 32 and mark != "\t" or mark in "\x85\u2028\u2029" for mark in line):
+            # to other readers such a mark ends the line, so a signer could hide behind a comment
+            raise ApprovalError(f"allowed signers line {number}: a control or line-ending character; only LF ends a line")
         words = line.split()
         if not words or line.lstrip().startswith("#"):
             continue
@@ -130,7 +134,7 @@ def parse_allowed_signers(text: str) -> AllowedSigners:
                 raise ApprovalError(f"{where}: {pattern!r} is empty or a pattern; name each principal and namespace in full")
         try:
             key = base64.b64decode(words[2], validate=True)
-        except binascii.Error as error:
+        except (binascii.Error, ValueError) as error:
             raise ApprovalError(f"{where}: the key is not base64") from error
         if _take(key, where)[0] != words[1].encode():
             raise ApprovalError(f"{where}: the key is not of type {words[1]}")
@@ -155,10 +159,12 @@ def verify_publication(document: bytes, armored: str, *, view_id: str, allowed: 
     """One approval of a view: signature, then that the document says what is claimed of it. ApprovalError otherwise."""
     try:
         fields: Any = json.loads(document)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ApprovalError("approval document is not JSON") from error
-    if not isinstance(fields, dict) or set(fields) != set(FIELDS):
-        raise ApprovalError(f"approval document must have exactly the fields {list(FIELDS)}")
+    if not isinstance(fields, dict) or set(fields) != set(FIELDS) or not all(isinstance(v, str) for v in fields.values()):
+        raise ApprovalError(f"approval document must have exactly the fields {list(FIELDS)}, each a string")
+    if canonical_json(fields) != document:
+        raise ApprovalError("approval document is not canonical JSON; sign it again with the pipeline's tools")
     for field, expected in (("kind", "publish"), ("subject", view_id), ("decision", "approve")):
         if fields[field] != expected:
             raise ApprovalError(f"approval field {field!r}: {expected!r} expected, found {fields[field]!r}")
@@ -188,7 +194,7 @@ def _parse(armored: str) -> tuple[bytes, bytes, bytes, bytes]:
         raise ApprovalError("an armored SSH signature expected (BEGIN and END SSH SIGNATURE lines)")
     try:
         blob = base64.b64decode("".join(lines[1:-1]), validate=True)
-    except binascii.Error as error:
+    except (binascii.Error, ValueError) as error:
         raise ApprovalError("SSH signature is not base64") from error
     if blob[:10] != MAGIC + struct.pack(">I", 1):
         raise ApprovalError("SSHSIG version 1 expected")

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from runview import ApprovalError, RunView
-from runview.approval import key_fingerprint, parse_allowed_signers, sign, verify
+from runview.approval import key_fingerprint, parse_allowed_signers, sign, verify, verify_publication
 
 NAMESPACE = "runview-publish"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -115,6 +115,25 @@ def test_sha256_signatures_are_refused() -> None:
 def test_signer_lines_that_are_refused(line: str, message: str) -> None:
     with pytest.raises(ApprovalError, match=f"line 2: .*{message}"):
         parse_allowed_signers("# first\n" + line)
+
+
+@pytest.mark.parametrize("mark", ["\r", "\v", "\f", "\x85", "\u2028", "\u2029"])
+def test_a_signer_cannot_hide_behind_a_comment(mark: str) -> None:
+    with pytest.raises(ApprovalError, match="line 1: a control or line-ending character"):
+        parse_allowed_signers(f"# reviewers{mark}{signer_line(KEY)}")
+
+
+def test_garbage_armour_and_loose_documents_are_refused_as_approvals() -> None:
+    allowed = parse_allowed_signers(signer_line(KEY))
+    with pytest.raises(ApprovalError, match="not base64"):
+        verify(SIGNATURE.replace("U1NI", "Ü1NI"), b"message", NAMESPACE, allowed)
+    plain = document("a" * 64)
+    loose = json.dumps(plain).encode()
+    with pytest.raises(ApprovalError, match="canonical"):
+        verify_publication(loose, sign(KEY, loose, NAMESPACE), view_id="a" * 64, allowed=allowed)
+    deep = b"[" * 100_000
+    with pytest.raises(ApprovalError):
+        verify_publication(deep, sign(KEY, deep, NAMESPACE), view_id="a" * 64, allowed=allowed)
 
 
 def document(view_id: str, **changes: Any) -> dict[str, Any]:

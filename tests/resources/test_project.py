@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from resources import project as module
 from resources.project import PACKAGED_RECIPES, Project
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "project"
-ROOT = Path(__file__).parents[2]
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not on this machine")
 
 
@@ -89,9 +87,7 @@ def test_a_view_is_named_by_exactly_one_release(root: Path) -> None:
     release(root, "plain")
     assert project.release_of_view("plain").name == "plain", "a view is called like its release unless the release says otherwise"
     for name in ("small", "none"):
-        with pytest.raises(
-            RecipeError, match=rf"'{name}' must be named by exactly one release file, found 0; known views are .*'small-view'"
-        ):
+        with pytest.raises(RecipeError, match=rf"'{name}' must be named by exactly one release file, found 0; known .*'small-view'"):
             project.release_of_view(name)
     release(root, "second", view="small-view")
     with pytest.raises(RecipeError, match="found 2"):
@@ -104,34 +100,26 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def record_of(folder: Path) -> dict[str, object]:
-    """Git part of the record that a copy of this code at `folder` makes, by a process of its own."""
-    program = f"import sys; sys.path[:0] = [{str(folder)!r}]; import resources.project as p; print(repr(p._git(p.Path(p.__file__).parent)))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True, text=True)
-    return eval(done.stdout)  # a dict of None, bool and hex that was just printed
-
-
 @needs_git
 def test_the_record_names_the_commit_of_this_code_and_no_other(tmp_path: Path) -> None:
-    folder = tmp_path / "repository"
-    for name in ("resources", "pipeline"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "data"))
-    shutil.copytree(ROOT / "loader" / "runview", folder / "runview", ignore=shutil.ignore_patterns("__pycache__"))
-    nothing = {"git_commit": None, "git_dirty": None}
-    assert record_of(folder) == nothing
-    git(folder, "init", "-q")
-    (folder / "other.txt").write_text("x")
-    git(folder, "add", "other.txt")
-    git(folder, "commit", "-qm", "first")
-    assert record_of(folder) == nothing, "a copy that lies in somebody else's repository is not that repository's commit"
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "second")
-    head = git(folder, "rev-parse", "HEAD")
-    assert record_of(folder) == {"git_commit": head, "git_dirty": False}
+    repository, nothing = tmp_path / "repository", {"git_commit": None, "git_dirty": None}
+    folder = repository / "site-packages" / "resources"
+    folder.mkdir(parents=True)
+    shutil.copy(module.__file__, folder)
+    assert module._git(folder) == nothing, "no repository"
+    git(repository, "init", "-q")
+    (repository / "other.txt").write_text("x")
+    git(repository, "add", "other.txt")
+    git(repository, "commit", "-qm", "first")
+    assert module._git(folder) == nothing, "a copy that lies in somebody else's repository is not that repository's commit"
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    head = git(repository, "rev-parse", "HEAD")
+    assert module._git(folder) == {"git_commit": head, "git_dirty": False}
     (folder / "untracked.txt").write_text("x")
-    assert record_of(folder) == {"git_commit": head, "git_dirty": False}
-    (folder / "other.txt").write_text("y")
-    assert record_of(folder) == {"git_commit": head, "git_dirty": True}
+    assert module._git(folder) == {"git_commit": head, "git_dirty": False}
+    (repository / "other.txt").write_text("y")
+    assert module._git(folder) == {"git_commit": head, "git_dirty": True}
 
 
 def test_the_record_names_the_packages(root: Path) -> None:

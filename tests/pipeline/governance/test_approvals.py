@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
-from runview import approval as sshsig
 
 from pipeline.errors import ApprovalError
 from pipeline.governance import approvals
 from pipeline.governance.approvals import Rules, approval_document, approval_id, parse_policy, require_quorum, tombstones_digest
 from pipeline.ids import canonical_json, sha256_hex
+from runview import approval as sshsig
 
 CASE = Path(__file__).parents[2] / "cases" / "C29"
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
