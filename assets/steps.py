@@ -4,8 +4,10 @@ Every step first looks for its completed snapshot and stops there when it exists
 run again, ends as one copy. Consumers read the gate of what they consume again: blocking inside one run is not enough.
 """
 
+import functools
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +26,10 @@ from pipeline.raw_evidence import capture
 from pipeline.recipe import Recipe, Release, source_from_identity
 from pipeline.schemas import CLUSTERS, DECISIONS, DOCUMENT_REJECTS, DOCUMENTS, EVIDENCE, EVIDENCE_REJECTS, RELEASES, TableSpec
 from pipeline.stages import StageVersion
+from resources import workers
+from resources.fetch import land
 from resources.lake import Snapshot
+from resources.lake.sharing import working
 from resources.project import Project
 from resources.sources import open_all, take_inventory
 
@@ -59,6 +64,24 @@ Made = tuple[list[tuple[TableSpec, pa.Table]], list[Ledger], dict[str, Any]]
 """What a stage makes: tables, closed ledgers, and what goes on the snapshot's record beside the build."""
 
 
+def _working(step: Callable[..., Done]) -> Callable[..., Done]:
+    """While the step runs, housekeeping removes nothing."""
+
+    @functools.wraps(step)
+    def held(project: Project, *args: Any, **kwargs: Any) -> Done:
+        with working(str(project.state_root)):
+            return step(project, *args, **kwargs)
+
+    return held
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of those it has waited for, its worker processes included."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+@_working
 def once(
     project: Project,
     stage: StageVersion,
@@ -76,8 +99,9 @@ def once(
     snapshot = project.lake.snapshot(stage.version)
     reused = snapshot is not None and not lacks_files(snapshot)
     if snapshot is None or not reused:
+        cpu = _cpu_seconds()
         tables, ledgers, more = make()
-        record = {**project.build_record(), **more}
+        record = {**project.build_record(), "cpu_seconds": round(_cpu_seconds() - cpu, 3), **more}
         snapshot = project.lake.publish(stage, tables, ledgers, run_id=run_id, now=now(), record=record)
     done = Done(snapshot, reused, time.perf_counter() - start)
     logger.info(done.line())
@@ -90,25 +114,27 @@ def now() -> datetime:
 
 
 def collect_evidence(project: Project, source_name: str, snapshot_date: date, *, run_id: str) -> Done:
-    """Capture a source snapshot: inventory first, then every record as evidence or a reject."""
+    """Capture a source snapshot: fetched files land first, then the inventory, then every record as evidence or a reject."""
     start = time.perf_counter()
     source = project.source(source_name)
     if source.snapshot is not None and source.snapshot != snapshot_date:
         raise RecipeError(f"source {source_name} is pinned to snapshot {source.snapshot}, asked for {snapshot_date}")
-    base = project.source_dir()
-    containers = take_inventory(source, base)
+    landing = land(source, snapshot_date, lake_root=project.lake.root) if source.fetch else None
+    base, place = (landing.folder, landing.source) if landing else (project.source_dir(), source.at(snapshot_date))
+    containers = take_inventory(place, base, landed=landing.files if landing else None)
     stage = capture.stage_version(source, snapshot_date, containers)
 
     def make() -> Made:
         captured = capture.capture(
             source,
             snapshot_date,
-            open_all(source, base, containers),
+            open_all(place, base, containers),
             version=stage.version,
             deletion_key=project.keystore.deletion_key(),
             put_blob=project.blobs.put,
         )
-        return [(EVIDENCE, captured.evidence), (EVIDENCE_REJECTS, captured.rejects)], list(captured.ledgers), {}
+        more = {"landing": landing.record()} if landing else {}
+        return [(EVIDENCE, captured.evidence), (EVIDENCE_REJECTS, captured.rejects)], list(captured.ledgers), more
 
     return once(project, stage, make, run_id=run_id, start=start)
 
@@ -135,16 +161,24 @@ def make_documents(
 
     def make() -> Made:
         require_gate(project, "evidence", evidence.version)
+        n_workers = workers.worker_count(_payload_bytes(evidence))
         made = documents.clean(
-            project.lake.batches(EVIDENCE, evidence.version),
+            project.lake.batches(EVIDENCE, evidence.version, columns=documents.EVIDENCE_COLUMNS),
             source=source_from_identity(evidence_part),
             cleaning=recipe.cleaning,
             version=stage.version,
             read_blob=project.blobs.read,
+            each=functools.partial(workers.mapped, n_workers=n_workers, what=f"documents source={source_name} snapshot={snapshot_date}"),
         )
         return [(DOCUMENTS, made.documents), (DOCUMENT_REJECTS, made.rejects)], list(made.ledgers.values()), {}
 
     return once(project, stage, make, run_id=run_id, start=start)
+
+
+def _payload_bytes(evidence: Snapshot) -> int:
+    """What the payloads of an evidence version weigh, by its ledger."""
+    weights = (ledger.extra.get("payload_bytes", 0) for ledger in evidence.ledgers)
+    return sum(weight for weight in weights if isinstance(weight, int))
 
 
 def documents_stage(recipe: Recipe, member: Member) -> StageVersion:

@@ -47,5 +47,13 @@ class ViewError(PipelineError):
     """A run view's manifest is inconsistent with what it describes."""
 
 
+class DeliveryError(PipelineError):
+    """An alert did not reach a receiver. `down`: nobody answered, so others need not be tried now either."""
+
+    def __init__(self, message: str, *, down: bool) -> None:
+        super().__init__(message)
+        self.down = down
+
+
 class ApprovalError(PipelineError):
     """A publication has no valid approval for exactly these bytes."""

@@ -364,10 +364,40 @@ APPROVALS = TableSpec(
     ),
 )
 
+ALERTS = TableSpec(
+    "control", "alerts", "one thing a person should know, written before anybody is told", ("alert_id",), (),
+    (
+        _c("alert_id", _S, "identity: kind, subject, occasion, check and partition", stats=True),
+        _c("kind", _S, "red_check, failed_run, late_source or waiting_approval", stats=True),
+        _c("subject", _S, "asset, job, source or run view it is about"),
+        _c("occasion", _S, "version, run, date or digest it is about"),
+        _c("check", _S, "name of the check, else empty"),
+        _c("partition", _S, "partition key, else empty"),
+        _c("severity", _S, "error or warn"),
+        _c("detail", _S, "what was expected and found; ids and counts, never text"),
+        _c("run_id", _S, "run that showed it, else empty"),
+        _c("happened_at", TIMESTAMP, "when it happened"),
+        _c("created_at", TIMESTAMP, "when it was written here"),
+    ),
+)
+
+ALERT_DELIVERIES = TableSpec(
+    "control", "alert_deliveries", "how far one alert came on one channel", ("alert_id", "channel"), (),
+    (
+        _c("alert_id", _S, "alert", stats=True),
+        _c("channel", _S, "log, webhook or mail", stats=True),
+        _c("state", _S, "waiting, refused or delivered"),
+        _c("attempts", _I, "times it was sent", stats=True),
+        _c("problem", _S, "why the last attempt failed, else empty; never the receiver's text"),
+        _c("tried_at", TIMESTAMP, "when it was sent last"),
+        _c("delivered_at", TIMESTAMP, "when the receiver took it", null=True),
+    ),
+)
+
 TABLES: dict[str, TableSpec] = {
     spec.path: spec
     for spec in (
         EVIDENCE, EVIDENCE_REJECTS, DOCUMENTS, DOCUMENT_REJECTS, CLUSTERS, DECISIONS, SHARDS, SHARD_DOCS, CATALOGS, RUN_VIEWS,
-        SNAPSHOTS, RELEASES, GATES, APPROVALS,
+        SNAPSHOTS, RELEASES, GATES, APPROVALS, ALERTS, ALERT_DELIVERIES,
     )
 }

@@ -9,7 +9,8 @@ import io
 import os
 import stat
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -18,8 +19,10 @@ from typing import Any, BinaryIO, TypeVar, cast
 from pipeline.errors import RecipeError, SourceError
 from pipeline.raw_evidence import rights
 from pipeline.raw_evidence.inventory import Container, matches
+from pipeline.raw_evidence.preview import Sized
 from pipeline.raw_evidence.readers.python_environment import THIS_PROJECT, is_selected, normal_name
 from pipeline.recipe import Recipe, Release, Source, parse_recipe, parse_release, parse_source
+from resources.fetch.parts import Landed
 
 T = TypeVar("T", Source, Release, Recipe)
 READ_BYTES = 2**20
@@ -68,15 +71,19 @@ def _load(path: Path, parse: Callable[..., T]) -> T:
     return value
 
 
-def take_inventory(source: Source, base_dir: Path, *, environment: Path | None = None) -> tuple[Container, ...]:
+def take_inventory(
+    source: Source, base_dir: Path, *, environment: Path | None = None, landed: Mapping[str, Landed] | None = None
+) -> tuple[Container, ...]:
     """Every container of a source, by path, with size and sha256.
 
     Patterns of `include` and `exclude` follow `pipeline.raw_evidence.inventory.matches`. A link inside the location is read as
     the file it names; a link to a folder inside is not followed, since its files are listed at their own place.
 
-    Args: base_dir, the folder of the source file; environment, a site-packages folder (default: the running interpreter's).
+    Args: base_dir, the folder of the source file; environment, a site-packages folder (default: the running interpreter's); landed, what
+        a fetch recorded of each file of the location: its revision and time go on the container.
     Raises: SourceError when the location is missing or empty, an include pattern selects nothing, a file cannot be read or is
-        no regular file, a link leaves the location, or an installed file is not what its package's RECORD lists.
+        no regular file, a link leaves the location, an installed file is not what its package's RECORD lists, or a landed one not what
+        the landing lists.
     """
     root, paths = _selected(source, base_dir, environment)
     licences = _licences(source, root)
@@ -88,7 +95,24 @@ def take_inventory(source: Source, base_dir: Path, *, environment: Path | None =
         if expected and base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode() != expected:
             raise SourceError(f"source {source.name}: installed file {path} is not what RECORD lists; reinstall its package or exclude it")
         containers.append(Container(path, size, sha256, licence=licences.get(path)))
-    return tuple(containers)
+    return tuple(containers) if landed is None else tuple(_as_landed(source, containers, landed))
+
+
+def _as_landed(source: Source, containers: Sequence[Container], landed: Mapping[str, Landed]) -> Iterator[Container]:
+    """The containers with revision and time of fetching. Raises SourceError unless they are the landed files the source selects."""
+    again = "remove the landing's folder to fetch again"
+    missing = {path for path in landed if _wanted(path, source)} - {container.path for container in containers}
+    if missing:
+        raise SourceError(f"source {source.name}: {len(missing)} landed files are gone, the first {min(missing)}; {again}")
+    for container in containers:
+        listed = landed.get(container.path)
+        if listed is None:
+            raise SourceError(f"source {source.name}: {container.path} lies in the landing and is not listed there; remove it")
+        if (listed.sha256, listed.size_bytes) != (container.sha256, container.size_bytes):
+            raise SourceError(
+                f"source {source.name}: landed file {container.path} has sha256 {container.sha256}, expected {listed.sha256}; {again}"
+            )
+        yield replace(container, revision=listed.revision, fetched_at=listed.fetched_at)
 
 
 def open_container(source: Source, base_dir: Path, container: Container, *, environment: Path | None = None) -> BinaryIO:
@@ -103,6 +127,26 @@ def open_all(
     root = _root(source, base_dir, environment)
     for container in containers:
         yield container, partial(_open, root, source.name, container)
+
+
+def look(source: Source, base_dir: Path, *, environment: Path | None = None) -> tuple[Sized, ...]:
+    """The containers of a source by path, with their size and not yet read: for a plan or a dry run. Raises SourceError."""
+    root, paths = _selected(source, base_dir, environment)
+    out = []
+    for path in sorted(paths):
+        try:
+            size = (root / path).stat().st_size
+        except OSError as error:
+            raise SourceError(f"source {source.name}: file {path} cannot be read: {_cause(error)}") from None
+        out.append(Sized(path, size, partial(_open_unchecked, root, source.name, path)))
+    return tuple(out)
+
+
+def _open_unchecked(root: Path, source: str, path: str) -> BinaryIO:
+    try:
+        return open(os.path.join(root, path), "rb")
+    except OSError as error:
+        raise SourceError(f"source {source}: file {path} cannot be read: {_cause(error)}") from None
 
 
 def _licences(source: Source, root: Path) -> dict[str, str]:

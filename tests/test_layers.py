@@ -19,7 +19,14 @@ FORBIDDEN = {
     "pipeline": {"dagster", "deltalake", "great_expectations", "requests", "socket", "random", "time", "subprocess", "torch"},
     "loader/runview": {"dagster", "deltalake", "polars", "pyarrow", "great_expectations", "pandas"},
 }
-OWNERS = {"deltalake": "resources/lake", "great_expectations": "resources/expectations.py", "transformers": "resources/tokenizers.py"}
+OWNERS = {
+    "deltalake": "resources/lake",
+    "great_expectations": "resources/expectations.py",
+    "transformers": "resources/tokenizers.py",
+    "huggingface_hub": "resources/fetch/hub.py",
+    "requests": "resources/fetch/https.py",
+    "protego": "resources/fetch/robots.py",
+}
 
 
 def imported(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version as package_version
 from typing import Any
 
@@ -79,27 +79,48 @@ def stage_version(cleaning: Cleaning, *, source: str, snapshot: date, evidence_v
     )
 
 
+@dataclass(frozen=True)
+class CleanedPiece:
+    """What one piece of the payloads became. Pieces are made one by one and independently of each other."""
+
+    documents: pa.Table
+    rejects: pa.Table
+    counts: _Counts
+
+
+Each = Callable[[Callable[[pa.RecordBatch], CleanedPiece], Iterable[pa.RecordBatch]], Iterable[CleanedPiece]]
+"""Applies a function to every piece and gives the results in their order, as `map` does."""
+
+
 def clean(
-    batches: Iterable[pa.RecordBatch], *, source: Source, cleaning: Cleaning, version: str, read_blob: Callable[[str], bytes]
+    batches: Iterable[pa.RecordBatch],
+    *,
+    source: Source,
+    cleaning: Cleaning,
+    version: str,
+    read_blob: Callable[[str], bytes],
+    each: Each = map,
 ) -> Cleaned:
     """Documents, rejects and closed ledgers of one source snapshot.
 
-    Args: batches, of the EVIDENCE schema; read_blob, bytes by content address for payloads that do not lie in the row.
+    Args: batches, of the EVIDENCE schema; read_blob, bytes by content address for payloads that do not lie in the row; each, what
+        applies the work to the pieces, here or in other processes (all arguments can be pickled, if `read_blob` can).
     Invariant: the order and batching of the input change no row.
     Raises: RecipeError for a rule on a metric nothing measures.
     """
     quality.check_rules(cleaning.rules)
     documents, rejects = [DOCUMENTS.schema.empty_table()], [DOCUMENT_REJECTS.schema.empty_table()]
     counts = _Counts(rules=[f"quality.{rule.name}" for rule in cleaning.rules])
-    for piece in _pieces(batches):
-        made, refused = _clean(piece, source, cleaning, version, read_blob, counts)
-        documents.append(made)
-        rejects.append(refused)
+    work = partial(_clean, source=source, cleaning=cleaning, version=version, read_blob=read_blob)
+    for piece in each(work, _pieces(batches)):
+        documents.append(piece.documents)
+        rejects.append(piece.rejects)
+        counts.add(piece.counts)
     return Cleaned(pa.concat_tables(documents), pa.concat_tables(rejects), counts.ledgers())
 
 
 class _Counts:
-    """Counts over all pieces."""
+    """Counts of a piece, or of all."""
 
     def __init__(self, *, rules: list[str]) -> None:
         self.n_payloads = self.n_empty = self.n_made = self.n_kept = 0
@@ -109,6 +130,13 @@ class _Counts:
         self.not_applicable: Counter[str] = Counter(dict.fromkeys(rules, 0))
         self.by_domain: Counter[str] = Counter()
         self.failed_by_domain: Counter[str] = Counter()
+
+    def add(self, other: _Counts) -> None:
+        for name, value in vars(other).items():
+            if isinstance(value, Counter):
+                getattr(self, name).update(value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
 
     def ledgers(self) -> dict[str, Ledger]:
         payloads: dict[str, int | dict[str, int]] = {
@@ -148,9 +176,8 @@ def _payloads(piece: pa.RecordBatch, read_blob: Callable[[str], bytes]) -> pa.Ar
     return pa.array([read_blob(blob) if blob is not None else payload.as_py() for payload, blob in rows], type=pa.large_binary())
 
 
-def _clean(
-    piece: pa.RecordBatch, source: Source, cleaning: Cleaning, version: str, read_blob: Callable[[str], bytes], counts: _Counts
-) -> tuple[pa.Table, pa.Table]:
+def _clean(piece: pa.RecordBatch, *, source: Source, cleaning: Cleaning, version: str, read_blob: Callable[[str], bytes]) -> CleanedPiece:
+    counts = _Counts(rules=[f"quality.{rule.name}" for rule in cleaning.rules])
     payloads = _payloads(piece, read_blob)
     decoded = encoding.decode_column(payloads, piece["charset"])
     extracted = extract.extract(decoded.texts, piece["media_type"], source=source)
@@ -179,7 +206,8 @@ def _clean(
     counts.n_payloads += len(piece)
     counts.n_empty += int(np.count_nonzero(why == extract.EMPTY))
     counts.rejected.update(why[refused].tolist())
-    return made, _rejects(piece.take(pa.array(refused)), payloads.take(pa.array(refused)), why[refused], detail[refused], version)
+    rejects = _rejects(piece.take(pa.array(refused)), payloads.take(pa.array(refused)), why[refused], detail[refused], version)
+    return CleanedPiece(made, rejects, counts)
 
 
 def _documents(

@@ -200,7 +200,7 @@ class _Intake:
                 ids.evidence_id(source.name, self._snapshot, record_key, sha256),
                 self._version, source.name, self._snapshot, record_key, item.uri,
                 payload if blob is None else None, blob, item.media_type, item.charset or source.charset or None,
-                sha256, len(payload), item.collected_at or self._midnight, container.revision, None,
+                sha256, len(payload), item.collected_at or self._midnight, container.revision, container.fetched_at,
                 licence, source.consent_basis, None, keys, container.sha256, item.place, "no", source.purpose,
                 sorted(item.meta.items()),
             ),

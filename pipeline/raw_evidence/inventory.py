@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ class Container:
         path: POSIX path relative to the source's location (to site-packages for `python_environment`), or a URI.
         revision: what a name such as `main` resolved to, where a source has revisions.
         licence: of this container, where the source knows it (an installed package); None: the source's own.
+        fetched_at: when it was fetched; in no id.
     """
 
     path: str
@@ -28,6 +30,7 @@ class Container:
     sha256: str
     revision: str | None = None
     licence: str | None = None
+    fetched_at: datetime | None = None
 
 
 def summary(containers: Iterable[Container]) -> dict[str, Any]:

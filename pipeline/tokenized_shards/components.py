@@ -22,16 +22,9 @@ def assign(documents: pa.Table, components: Sequence[Component]) -> pa.Array:
     Raises: MixtureError, when a combination of the four fields is selected by no component or by several; it names the
         components, combinations and counts.
     """
-    frame = pl.from_arrow(documents.select(list(FIELDS)))
-    assert isinstance(frame, pl.DataFrame)
-    nulls = {name: n for name, n in zip(FIELDS, frame.null_count().row(0), strict=True) if n} if frame.height else {}
-    if nulls:
-        raise ContractError(f"documents: {nulls} nulls in the fields that decide the component, expected none")
-    # A corpus has few combinations, so predicates are asked once per combination and not once per document.
-    groups = frame.group_by(list(FIELDS)).len().sort(list(FIELDS)).rows()
+    frame = _frame(documents)
     chosen, unmatched, ambiguous = [], [], []
-    for source, language, kind, domain, n_docs in groups:
-        names = [c.name for c in components if _selects(c, source, language, kind, domain)]
+    for (source, language, kind, domain), n_docs, names in combinations(documents, components):
         place = f"(source={source}, language={language}, kind={kind}, domain={domain}): {n_docs} documents"
         if not names:
             unmatched.append(place)
@@ -46,6 +39,25 @@ def assign(documents: pa.Table, components: Sequence[Component]) -> pa.Array:
         )
     table = pl.DataFrame(chosen, schema=dict.fromkeys((*FIELDS, "component"), pl.String), orient="row")
     return frame.join(table, on=list(FIELDS), how="left", maintain_order="left")["component"].to_arrow().cast(pa.string())
+
+
+def combinations(documents: pa.Table, components: Sequence[Component]) -> list[tuple[tuple[str, str, str, str], int, list[str]]]:
+    """Every combination of `FIELDS` the documents have, how many have it, and the components that select it: one, or the recipe is wrong.
+
+    A corpus has few combinations, so predicates are asked once per combination and not once per document.
+    """
+    groups = _frame(documents).group_by(list(FIELDS)).len().sort(list(FIELDS)).rows()
+    return [((s, lang, k, d), n, [c.name for c in components if _selects(c, s, lang, k, d)]) for s, lang, k, d, n in groups]
+
+
+def _frame(documents: pa.Table) -> pl.DataFrame:
+    """The fields that decide. Raises ContractError for nulls."""
+    frame = pl.from_arrow(documents.select(list(FIELDS)))
+    assert isinstance(frame, pl.DataFrame)
+    nulls = {name: n for name, n in zip(FIELDS, frame.null_count().row(0), strict=True) if n} if frame.height else {}
+    if nulls:
+        raise ContractError(f"documents: {nulls} nulls in the fields that decide the component, expected none")
+    return frame
 
 
 def _selects(component: Component, source: str, language: str, kind: str, domain: str) -> bool:

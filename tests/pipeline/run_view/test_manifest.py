@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runview.manifest import KEYS, parse
-from runview.shards import Catalog, PackIndex, Shard
 
 from pipeline.errors import ViewError
 from pipeline.ids import canonical_json, sha256_hex
@@ -22,6 +20,8 @@ from pipeline.run_view.manifest import (
     plan_view,
 )
 from pipeline.schemas import CATALOGS, SHARDS
+from runview.manifest import KEYS, parse
+from runview.shards import Catalog, PackIndex, Shard
 from tests.pipeline.run_view.view_fixture import fixture_view, manifest_of
 
 CASE = json.loads((Path(__file__).parents[2] / "cases" / "C26" / "ledgers.json").read_text())

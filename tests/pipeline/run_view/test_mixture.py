@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runview.order import Order, StageGeometry
 
 from pipeline.errors import MixtureError
 from pipeline.recipe import StageSpec
@@ -23,6 +22,7 @@ from pipeline.run_view.mixture import (
     plan_stages,
     share_weights,
 )
+from runview.order import Order, StageGeometry
 
 BLEND = json.loads((Path(__file__).parents[2] / "cases" / "C24" / "blend.json").read_text())
 

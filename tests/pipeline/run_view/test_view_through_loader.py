@@ -1,11 +1,11 @@
 """What was built is what the loader delivers: tokens, labels, documents and counts, read back from files on disk."""
 
 import pytest
-from runview import Loader, RunView
-from runview.verify import verify_view
 
 from pipeline.ids import sha256_hex
 from pipeline.run_view.manifest import plan_view
+from runview import Loader, RunView
+from runview.verify import verify_view
 from tests.pipeline.run_view.view_fixture import fixture_view, manifest_of
 from tests.pipeline.tokenized_shards.shard_fixture import END, byte_tokenizer, documents
 

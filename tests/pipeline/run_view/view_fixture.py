@@ -7,13 +7,13 @@ import json
 import sys
 
 import pyarrow as pa
-from runview.shards import read_stats
 
 from pipeline.ids import sha256_hex
 from pipeline.recipe import Recipe
 from pipeline.run_view.manifest import ComponentFiles, build_manifest, component_files
 from pipeline.schemas import CATALOGS, SHARDS
 from pipeline.tokenized_shards.build import BuiltComponent, ledgers
+from runview.shards import read_stats
 from tests.pipeline.tokenized_shards.shard_fixture import Files, build, byte_tokenizer, documents, recipe, with_components
 
 

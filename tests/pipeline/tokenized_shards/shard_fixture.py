@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
-from runview.shards import block_digests, relative_path
 
 from pipeline.recipe import (
     Cleaning,
@@ -28,6 +27,7 @@ from pipeline.recipe import (
 from pipeline.tokenized_shards.build import BuiltComponent, build_release
 from pipeline.tokenized_shards.components import assign
 from pipeline.tokenized_shards.tokenizer import Roles, Tokenizer
+from runview.shards import block_digests, relative_path
 
 END, PAD = "<|end|>", "<|pad|>"
 

@@ -8,8 +8,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runview.order import keys, permute
-from runview.shards import Catalog, PackIndex, Shard, block_digests, read_stats
 
 from pipeline.errors import ContractError, MixtureError
 from pipeline.ids import sha256_hex
@@ -18,6 +16,8 @@ from pipeline.schemas import CATALOGS, SHARD_DOCS, SHARDS
 from pipeline.tokenized_shards.build import ledgers, stage_version
 from pipeline.tokenized_shards.round_trip import add_round_trips, round_trip
 from pipeline.tokenized_shards.shards import document_order, shard_edges
+from runview.order import keys, permute
+from runview.shards import Catalog, PackIndex, Shard, block_digests, read_stats
 from tests.pipeline.tokenized_shards.shard_fixture import Files, build, byte_tokenizer, documents, recipe, with_components
 
 POLICIES = [
