@@ -23,6 +23,7 @@ class DocumentsConfig(dg.Config):
     owners=["team:data"],
     kinds={"deltalake", "polars"},
     metadata={"dagster/column_schema": column_schema(DOCUMENTS), "dagster/table_name": DOCUMENTS.path},
+    automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
 )
 def documents(context: dg.AssetExecutionContext, config: DocumentsConfig, project: dg.ResourceParam[Project]) -> dg.MaterializeResult:
     """One normalised text per document, every measured attribute, and the local decision with all failing rules."""

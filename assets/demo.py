@@ -15,6 +15,9 @@ from typing import Any
 from assets import commands, view_steps
 from assets.runner import ticking
 from pipeline.errors import PipelineError, ViewError
+from resources.mirror import pull
+from resources.places import is_local
+from resources.project import Project
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "loader" / "examples"
 
@@ -41,13 +44,19 @@ def demo(arguments: argparse.Namespace) -> commands.Answer:
     lines = [commands.summary_text(value), "", "Load it:", *(f"  {line}" for line in commands.load_lines(value["path"]).splitlines())]
     if not arguments.no_training:
         print("2. training from the run view", file=sys.stderr)
-        value["training"] = train(Path(value["path"]), Path(project.lake_root) / "demo_training", n_steps=arguments.steps)
+        value["training"] = train(local_view(project, view_id), project.state_root / "demo_training", n_steps=arguments.steps)
         value["parts"].update({f"training: {name}": seconds for name, seconds in value["training"].pop("parts").items()})
         lines += ["", training_text(value["training"])]
     value["seconds"] = round(time.perf_counter() - start, 1)
-    (Path(project.lake_root) / "demo.json").write_text(json.dumps(value, indent=2, default=str))
+    (project.state_root / "demo.json").write_text(json.dumps(value, indent=2, default=str))
     lines += ["", f"done in {value['seconds']:.0f} s; look at it with `make ui`"]
     return value, "\n".join(lines)
+
+
+def local_view(project: Project, view_id: str) -> Path:
+    """The published view where the loader can read it: in its place, or copied from an object store."""
+    place = project.files.view_place("views", view_id)
+    return Path(place) if is_local(place) else pull(project.files, view_id, project.state_root / "demo_view").path
 
 
 def train(view: Path, folder: Path, *, n_steps: int) -> dict[str, Any]:

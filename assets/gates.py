@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 
-import polars as pl
 import pyarrow as pa
 
 from pipeline.contracts import RULES, Verdict, expected_checks, require_green
@@ -39,12 +38,8 @@ def write_gate(project: Project, stage: str, version: str, verdicts: list[Verdic
 
 def read_gate(project: Project, version: str) -> list[Verdict]:
     """Verdicts on `version`, empty when it was never judged."""
-    rows = pl.from_arrow(project.lake.table(GATES))
-    assert isinstance(rows, pl.DataFrame)
-    return [
-        Verdict(row["check"], row["passed"], row["severity"], row["n_evaluated"], row["observed"], row["raised"])
-        for row in rows.filter(pl.col("version") == version).sort("check").to_dicts()
-    ]
+    rows = project.lake.table(GATES, where={"version": version}).sort_by("check").to_pylist()
+    return [Verdict(row["check"], row["passed"], row["severity"], row["n_evaluated"], row["observed"], row["raised"]) for row in rows]
 
 
 def require_gate(project: Project, stage: str, version: str) -> None:

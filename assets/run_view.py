@@ -7,6 +7,7 @@ from assets.metadata import column_schema
 from assets.raw_evidence import result
 from assets.tokenized_shards import shards
 from pipeline.schemas import RUN_VIEWS
+from resources.lake.sharing import working
 from resources.project import Project
 
 
@@ -36,7 +37,8 @@ def candidate(context: dg.AssetExecutionContext, project: dg.ResourceParam[Proje
 def run_view(context: dg.AssetExecutionContext, project: dg.ResourceParam[Project]) -> dg.MaterializeResult:
     """The published run view. The asset itself verifies the approvals against these bytes, the policy and the deletion list."""
     release = project.release_of_view(context.partition_key)
-    published = view_steps.publish_view(project, release, project.recipe(release.recipe), run_id=context.run_id)
+    with working(str(project.state_root)):
+        published = view_steps.publish_view(project, release, project.recipe(release.recipe), run_id=context.run_id)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(published.view_id),
         metadata={

@@ -11,8 +11,10 @@ import dagster as dg
 
 from assets import partitions, steps
 from assets.definitions import build_definitions
+from assets.runs import process_tag
 from pipeline.errors import PipelineError, RecipeError
 from resources.lake.home import held
+from resources.lake.sharing import working
 from resources.project import Project
 
 DAGSTER_LOCK = "dagster"  # its SQLite state cannot be created by two processes at once, nor take one partition key twice
@@ -57,7 +59,7 @@ def ticking(title: str) -> Iterator[None]:
 
 def persistent_instance(project: Project) -> dg.DagsterInstance:
     """The Dagster instance of DAGSTER_HOME, created by one process at a time."""
-    with held(project.lake.root, DAGSTER_LOCK):
+    with held(str(project.state_root), DAGSTER_LOCK):
         return dg.DagsterInstance.get()
 
 
@@ -80,7 +82,7 @@ class Runner:
         start = time.perf_counter()
         with self.progress(title):
             result = self.definitions.resolve_job_def(job).execute_in_process(
-                run_config=config, instance=self.instance, partition_key=partition, raise_on_error=False
+                run_config=config, instance=self.instance, partition_key=partition, raise_on_error=False, tags=process_tag()
             )
         self.parts[title] = time.perf_counter() - start
         steps = (event.step_success_data.duration_ms for event in result.all_events if event.is_step_success)
@@ -92,11 +94,16 @@ class Runner:
 
     def register(self, name: str, *keys: str) -> None:
         """Add dynamic partition keys that are not there yet."""
-        with held(self.project.lake.root, DAGSTER_LOCK):
-            self.instance.add_dynamic_partitions(name, [key for key in keys if not self.instance.has_dynamic_partition(name, key)])
+        with held(str(self.project.state_root), DAGSTER_LOCK):
+            there = set(self.instance.get_dynamic_partitions(name))  # one question, not one for each of hundreds of sources
+            self.instance.add_dynamic_partitions(name, [key for key in dict.fromkeys(keys) if key not in there])
 
     def run_release(self, name: str) -> None:
         """Everything up to the candidate of the release's view, which then waits for approval."""
+        with working(str(self.project.state_root)):  # what one step has made is not removed before the next one reads it
+            self._run_release(name)
+
+    def _run_release(self, name: str) -> None:
         project = self.project
         release = project.release(name)
         recipe = project.recipe(release.recipe)
@@ -131,6 +138,7 @@ class Runner:
 
     def publish(self, view: str) -> None:
         """Publish a run view that has its approvals."""
+        self.register("run_views", view)  # Dagster's state may be younger than the lake
         self.execute("publish", view)
 
 

@@ -15,11 +15,11 @@ from pipeline.schemas import CATALOGS, DECISIONS, DOCUMENTS, SHARD_DOCS, SHARDS
 from pipeline.stages import StageVersion
 from pipeline.tokenized_shards import build, components
 from pipeline.tokenized_shards.tokenizer import Tokenizer
+from resources.files import HAS_BLOCKS
 from resources.project import Project
 
 META = ["doc_id", "source", "language", "kind", "domain"]
 TEXT = ["doc_id", "text", "n_chars", "licence", "purpose", "language", "domain"]
-HAS_BLOCKS = ("shards", "packs")  # read by range, so each 256 KiB has a digest of its own
 BATCH_ROWS = 2048  # texts held at once; the tokens of the release are held as a whole
 
 
@@ -86,13 +86,9 @@ def missing_files(project: Project, version: str) -> list[str]:
     catalogs = project.lake.read(CATALOGS, version, columns=["catalog_id", "stats_id"]).to_pylist()
     listed = [("packs", row["pack_index_id"], None) for row in shards]
     listed += [(kind, row[name], None) for row in catalogs for kind, name in (("catalogs", "catalog_id"), ("stats", "stats_id"))]
-    gone = []
-    for kind, sha256, size_bytes in [*(("shards", row["shard_id"], row["size_bytes"]) for row in shards), *listed]:
-        path = project.files.path(kind, sha256)
-        whole = path.is_file() and size_bytes in (None, path.stat().st_size)
-        if not whole or (kind in HAS_BLOCKS and not path.with_suffix(".blocks").is_file()):
-            gone.append(sha256)
-    return gone
+    listed = [*(("shards", row["shard_id"], row["size_bytes"]) for row in shards), *listed]
+    sizes = project.files.sizes([(kind, sha256) for kind, sha256, _ in listed])
+    return [sha256 for (_, sha256, wanted), found in zip(listed, sizes, strict=True) if found is None or wanted not in (None, found)]
 
 
 def placed_documents(project: Project, recipe: Recipe, decisions_version: str) -> tuple[pl.DataFrame, list[str]]:

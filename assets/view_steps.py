@@ -5,7 +5,6 @@ import json
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -23,11 +22,11 @@ from pipeline.run_view import manifest as manifests
 from pipeline.schemas import APPROVALS, CATALOGS, CLUSTERS, RUN_VIEWS, SHARDS
 from pipeline.stages import StageVersion
 from resources.lake import Snapshot
+from resources.mirror import opened
 from resources.project import Project
 from runview.manifest import Manifest, parse
 from runview.shards import read_stats
 from runview.verify import verify_view
-from runview.view import RunView, parse_checked
 
 REPAIR = "Move damaged files away and run the release again, which makes missing ones anew"
 
@@ -46,11 +45,6 @@ class Published:
 def view_name(release: Release) -> str:
     """Name of the release's run view."""
     return release.view or release.name
-
-
-def view_path(project: Project, folder: str, view_id: str) -> Path:
-    """Place of a manifest, `candidates` or `views`."""
-    return Path(project.files.root) / folder / f"{view_id}.json"
 
 
 def rules_in_force(project: Project) -> Rules:
@@ -244,16 +238,16 @@ def publish_view(project: Project, release: Release, recipe: Recipe, *, run_id: 
         raise ApprovalError(f"candidate {view_id} was changed after it was filed: its bytes have digest {sha256_hex(data)}")
     rules = rules_in_force(project)
     label = parse_policy(rules.policy_text).label
-    final = view_path(project, "views", view_id)
+    final = project.files.view_place("views", view_id)
     already = view_row(project, view_id, "published")
     if already is not None and project.files.has_view("views", view_id) and project.files.read_view("views", view_id) == data:
         listed = json.loads(project.files.read_record(view_id))["approvals"]
         approvers = tuple(json.loads(base64.b64decode(item["document"]))["approver"] for item in listed)
-        return Published(view_id, str(final), approvers, label, reused=True)
+        return Published(view_id, final, approvers, label, reused=True)
     accepted = require_quorum(
         filed_approvals(project, view_id), kind="publish", subject=view_id, proposer=row["proposer"], rules=rules, now=steps.now()
     )
-    check_files(view_path(project, "candidates", view_id))
+    check_files(project, view_id)
     shards = project.lake.snapshot(shards_stage.version)
     build = project.build_record()
     record = manifests.build_record(
@@ -271,17 +265,22 @@ def publish_view(project: Project, release: Release, recipe: Recipe, *, run_id: 
     if project.files.read_view("views", view_id) != data:
         raise LakeError(f"view {view_id} was written but reads back differently from the approved bytes; check the storage")
     _insert_state(project, view_id, stage.version, release, "published")
-    return Published(view_id, str(final), tuple(a.approver for a in accepted), label, reused=False)
+    return Published(view_id, final, tuple(a.approver for a in accepted), label, reused=False)
 
 
-def check_files(path: Path) -> None:
-    """Read every file a manifest lists against every digest. Raises ViewError naming the first problems."""
+def check_files(project: Project, view_id: str) -> None:
+    """Read every file a candidate lists against every digest. Raises ViewError naming the first problems.
+
+    Cost: one full read of the view. From an object store that is one download of it, of which at most RUNVIEW_MIRROR_BYTES (by default
+    8 GiB) lie on this machine at a time.
+    """
     try:
-        problems = [f"{problem.where}: {problem.message}" for problem in verify_view(RunView(path, parse_checked(path)))]
+        with opened(project.files, "candidates", view_id) as view:
+            problems = [f"{problem.where}: {problem.message}" for problem in verify_view(view)]
     except Exception as error:
-        raise ViewError(f"view {path.stem} cannot be verified: {error}. {REPAIR}") from error
+        raise ViewError(f"view {view_id} cannot be verified: {error}. {REPAIR}") from error
     if problems:
-        raise ViewError(f"view {path.stem}: {len(problems)} files are not what was approved: {'; '.join(problems[:5])}. {REPAIR}")
+        raise ViewError(f"view {view_id}: {len(problems)} files are not what was approved: {'; '.join(problems[:5])}. {REPAIR}")
 
 
 def mixture_rows(manifest: Manifest) -> list[dict[str, Any]]:

@@ -9,8 +9,10 @@ import os
 import time
 import uuid
 from pathlib import Path
+from typing import BinaryIO
 
 TEMPORARY = ".tmp"
+PIECE_BYTES = 2**20
 
 
 def is_temporary(name: str) -> bool:
@@ -78,3 +80,12 @@ def file_sha256(path: Path) -> str:
 def stream_sha256(file: io.BufferedReader) -> str:
     """Digest of the rest of a stream, read in pieces."""
     return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def copy_sha256(file: BinaryIO, target: BinaryIO) -> str:
+    """Copy the rest of a stream to `target` in pieces. Returns the digest of what was copied."""
+    digest = hashlib.sha256()
+    while piece := file.read(PIECE_BYTES):
+        digest.update(piece)
+        target.write(piece)
+    return digest.hexdigest()

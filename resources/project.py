@@ -5,7 +5,7 @@ This is configuration: nothing in here changes an output byte.
 
 import os
 import subprocess
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from resources import sources as source_files
 from resources.blobs import BlobStore
 from resources.files import FileStore
 from resources.lake import Lake
+from resources.places import is_local
 from resources.signer import KeyStore
 from resources.tokenizers import TokenizerStore
 
@@ -28,7 +29,7 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     Attributes:
         root: the project folder.
-        lake_root: place of the lake; keys_root: place of keys and policy, outside the lake.
+        lake_root: folder or `s3://bucket/prefix` of the lake; keys_root: place of keys and policy, outside the lake.
         proposer: name under which run views are proposed.
     """
 
@@ -50,8 +51,13 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @cached_property
     def lake(self) -> Lake:
-        """The Delta tables."""
+        """The Delta tables, in a folder or an object store; files and blobs follow them."""
         return Lake(self.lake_root)
+
+    @property
+    def state_root(self) -> Path:
+        """Folder of this machine for what is no part of the lake: locks, and what the demonstration leaves. A local lake's own folder."""
+        return Path(self.lake.root) if is_local(self.lake_root) else Path(self.root) / ".dagster_state"
 
     @cached_property
     def files(self) -> FileStore:
@@ -66,7 +72,9 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
     @cached_property
     def keystore(self) -> KeyStore:
         """Deletion key, signers and policy. Raises ApprovalError when they would lie in the lake: who writes there could approve."""
-        if Path(self.keys_root).resolve().is_relative_to(Path(self.lake_root).resolve()):
+        if not is_local(self.keys_root):
+            raise ApprovalError("RUNVIEW_KEYS must be a folder of this machine: signing keys do not lie in an object store")
+        if is_local(self.lake_root) and Path(self.keys_root).resolve().is_relative_to(Path(self.lake_root).resolve()):
             raise ApprovalError(f"keys at {self.keys_root} lie inside the lake {self.lake_root}; set RUNVIEW_KEYS to a place outside it")
         return KeyStore(self.keys_root)
 
@@ -102,8 +110,14 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def build_record(self) -> dict[str, object]:
         """Git commit, dirty flag and installed packages: recorded beside ids, never inside."""
-        packages = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
-        return {**_git(Path(__file__).resolve().parent), "packages": dict(sorted(packages.items()))}
+        return {**_git(Path(__file__).resolve().parent), "packages": dict(_packages())}
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """Installed packages when this process first asked. Reading them takes 0.3 s of CPU, which every stage of every partition paid."""
+    found = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
+    return dict(sorted(found.items()))
 
 
 def _git(folder: Path) -> dict[str, object]:

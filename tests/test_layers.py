@@ -19,7 +19,8 @@ FORBIDDEN = {
     "pipeline": {"dagster", "deltalake", "great_expectations", "requests", "socket", "random", "time", "subprocess", "torch"},
     "loader/runview": {"dagster", "deltalake", "polars", "pyarrow", "great_expectations", "pandas"},
 }
-OWNERS = {
+OWNERS: dict[str, str | tuple[str, ...]] = {
+    "obstore": ("resources/objects.py", "resources/fetch/s3.py"),
     "deltalake": "resources/lake",
     "great_expectations": "resources/expectations.py",
     "transformers": "resources/tokenizers.py",

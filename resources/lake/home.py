@@ -1,4 +1,4 @@
-"""The lake's folder: its marker file `lake.json`, and the locks that let one process at a time complete a version."""
+"""The lake's root: its marker file `lake.json`, and the locks that let one process at a time complete a version."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import LakeError
 from pipeline.ids import canonical_json
-from resources.durable import is_temporary, make_folder, write_atomic
+from resources.durable import is_temporary, make_folder
 from resources.faults import guarded
+from resources.places import LocalPlace, Place, place_of
+from resources.places import is_local as is_local
 
 FORMAT = 1  # layout of folders and of the snapshot row
 SCHEMA = 1  # columns of pipeline/schemas.py; additive nullable columns do not count
@@ -20,53 +23,99 @@ MARKER = "lake.json"
 LOCKS = ".locks"
 
 
-def is_local(root: str) -> bool:
-    """A path of this machine, not a URL of an object store."""
-    return "://" not in root
+@dataclass(frozen=True)
+class Stand:
+    """Format and schema of a lake."""
+
+    format: int
+    schema: int
+
+    def __str__(self) -> str:
+        return f"format {self.format}, schema {self.schema}"
+
+
+CURRENT = Stand(FORMAT, SCHEMA)
 
 
 def open_home(root: str) -> None:
-    """Check `lake.json`, or create it in an empty or missing folder.
+    """Check `lake.json`, or create it in an empty or missing folder, or below an empty prefix of an object store.
 
-    Raises: LakeError for a newer format or schema, for a folder that holds something else, and for an object store, where the
-    marker cannot be made yet.
+    Raises: LakeError for another format or schema, with what to do, and for a folder that holds something else.
     """
-    if not is_local(root):
-        raise LakeError(f"lake {root}: only local folders can hold {MARKER} for now; give a path of this machine")
-    folder = Path(root)
+    place = place_of(root)
     with guarded("opening", f"lake {root}", root):
-        folder.mkdir(parents=True, exist_ok=True)
-        others = [name for name in os.listdir(folder) if not is_temporary(name)]
-        if MARKER not in others and not (folder / MARKER).exists():
-            if others:
+        text = _marker(place)
+        if text is None:
+            others = _others(place)
+            if others and _marker(place) is None:  # another process may have made the lake between the two looks
                 raise LakeError(
-                    f"lake {root}: expected {MARKER} or an empty folder, found {len(others)} other entries; choose another folder, "
+                    f"lake {root}: expected {MARKER} or an empty folder, found {others} other entries; choose another folder, "
                     f"or restore {MARKER} from a copy of this lake"
                 )
-            write_atomic(folder / MARKER, canonical_json({"format": FORMAT, "schema": SCHEMA}))
-        text = (folder / MARKER).read_bytes()
+            place.create(MARKER, canonical_json({"format": FORMAT, "schema": SCHEMA}))  # or another process did
+    reached, unfinished = read_stand(root)
+    if unfinished:
+        raise LakeError(f"lake {root}: a migration stands unfinished at {reached}; go on with `runviewctl migrate --yes`")
+    for name, found, known in (("format", reached.format, FORMAT), ("schema", reached.schema, SCHEMA)):
+        if found != known:
+            advice = "install the release that wrote it, or a later one" if found > known else "run `runviewctl migrate`"
+            raise LakeError(f"lake {root}: {name} {found} found, this release reads {known}; {advice}")
+
+
+def read_stand(root: str) -> tuple[Stand, bool]:
+    """Where a lake stands, and whether a migration of it is unfinished. Raises LakeError when its marker is missing or says neither."""
+    with guarded("opening", f"lake {root}", root):
+        text = _marker(place_of(root))
+    if text is None:
+        raise LakeError(f"lake {root}: no {MARKER} there; nothing to look at")
     try:
         found = json.loads(text)
-        kinds = {name: found[name] for name in ("format", "schema")}
+        unfinished = "reached" in found
+        kinds = [(found["reached"] if unfinished else found)[name] for name in ("format", "schema")]
+        if [type(kind) for kind in kinds] != [int, int]:
+            raise TypeError
     except (ValueError, TypeError, KeyError):
         raise LakeError(
             f"lake {root}: {MARKER} is not JSON with `format` and `schema` ({len(text)} bytes); restore it from a copy"
         ) from None
-    for name, known in (("format", FORMAT), ("schema", SCHEMA)):
-        if type(kinds[name]) is not int or kinds[name] != known:
-            raise LakeError(
-                f"lake {root}: {name} {kinds[name]!r} found, this release reads {known}; run `runviewctl migrate` "
-                "of the release that matches the newer of the two"
-            )
+    return Stand(*kinds), unfinished
+
+
+def write_stand(root: str, stand: Stand, *, reached: Stand | None = None) -> None:
+    """Say where a lake stands, or with `reached` that a migration to `stand` is under way and has come so far."""
+    value: dict[str, object] = {"format": stand.format, "schema": stand.schema}
+    if reached is not None:
+        value["reached"] = {"format": reached.format, "schema": reached.schema}
+    with guarded("writing", MARKER, root):
+        place_of(root).replace(MARKER, canonical_json(value))
+
+
+def _marker(place: Place) -> bytes | None:
+    try:
+        return place.read(MARKER)
+    except FileNotFoundError:
+        return None
+
+
+def _others(place: Place) -> int | str:
+    """How many entries lie there; of an object store, whether any does."""
+    if isinstance(place, LocalPlace):
+        folder = Path(place.root)
+        folder.mkdir(parents=True, exist_ok=True)
+        return sum(not is_temporary(name) and name != LOCKS for name in os.listdir(folder))  # a lock may be older than the lake
+    return "some" if next(iter(place.files()), None) else 0
 
 
 @contextmanager
 def held(root: str, name: str) -> Iterator[None]:
-    """Hold the lock called `name` on this machine; a killed holder loses it.
+    """Hold the lock called `name` on this machine; a killed holder loses it. In an object store there are no locks.
 
-    Delta's own conflict detection still guards against writers on other machines. The lock keeps writers here from making the
-    same rows twice, and from replacing rows between another's last look and its snapshot row.
+    Delta's own conflict detection guards against writers on other machines, and in an object store against all. The lock keeps
+    writers here from making the same rows twice, and from replacing rows between another's last look and its snapshot row.
     """
+    if not is_local(root):
+        yield
+        return
     place = Path(root) / LOCKS / f"{name}.lock"
     with guarded("locking", place.name, root):
         make_folder(place.parent)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from pipeline.ids import content_digest
 from pipeline.schemas import TableSpec
+
+if TYPE_CHECKING:  # it imports pandas, 0.3 s, and nothing needs it until rows are read
+    import pyarrow.dataset as ds
 
 SLAB_BYTES = 2**30  # above this, narrow string offsets (2 GiB) could overflow while rows are gathered
 

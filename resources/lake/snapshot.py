@@ -66,7 +66,7 @@ def to_row(
         "version": stage.version,
         "stage": stage.stage,
         "state": stage.state,
-        "partition": _json(dict(stage.partition)),
+        "partition": partition_text(stage.partition),
         "status": "complete",
         "identity": stage.identity_json(),
         "ledgers": _json([ledger.to_json() for ledger in ledgers]),
@@ -76,6 +76,11 @@ def to_row(
         "record": _json(dict(record)),
     }
     return SNAPSHOTS.conform(pa.Table.from_pylist([row], schema=SNAPSHOTS.schema))
+
+
+def partition_text(partition: Mapping[str, str]) -> str:
+    """A partition as it stands in the row."""
+    return _json(dict(partition))
 
 
 def from_row(row: Mapping[str, Any]) -> Snapshot:

@@ -17,20 +17,7 @@ from resources.project import Project
 from runview import Loader, RunView
 from runview.errors import ManifestError
 from tests.support import chain
-from tests.support.project import RELEASE, VIEW, add_release, commits, edit, make_project, run_release, views
-
-# Of these bytes, under constraints.txt: other releases of the packages named in a stage's version give another view id.
-VIEW_ID = "bb0a7083d89b12f9925eab502f66fcbb4170bf82db1e6e5d947802b599c36e9b"
-SHARD_IDS = {
-    ("code", "train"): ["9df7cd64a2adff30", "2a70f2db81b90974", "66f9851f73a4ff3c"],
-    ("code", "validation"): ["4e0f238ac01a7e3f"],
-    ("english", "train"): ["003c3cab9e737fe4", "06385242cef628bc", "0bb34ead7b3a2939", "0ab2f020c84847c0"],
-    ("english", "validation"): ["7f73b661b2f195bb"],
-    ("korean", "train"): ["0c0bd47bf677f1b8", "20647b2e66d5a8d5"],
-    ("korean", "validation"): ["84cb0d1ab5299a85"],
-    ("sums", "train"): ["6342823110c42472", "39c67031736a9b6c", "46c760b38f17c05c"],
-    ("sums", "validation"): ["3e0ef62d87109c1f"],
-}
+from tests.support.project import IDS, RELEASE, VIEW, VIEW_ID, add_release, commits, edit, make_project, run_release, views
 
 
 def ledgers(project: Project, stage: str, **partition: str) -> dict[str, Ledger]:
@@ -47,10 +34,11 @@ def candidate_id(project: Project, view: str = VIEW) -> str:
     return str(view_steps.current_candidate(project, view)["view_id"])
 
 
-def shard_ids(project: Project, version: str) -> dict[tuple[str, str], list[str]]:
+def shard_ids(project: Project, version: str) -> dict[str, list[str]]:
     """First 16 digits of the shards of each component and split, in build order."""
     rows = pl.DataFrame(project.lake.read(SHARDS, version)).sort("component", "split", "ordinal")
-    return {key: part["shard_id"].str.head(16).to_list() for key, part in rows.group_by(["component", "split"], maintain_order=True)}
+    groups = rows.group_by(["component", "split"], maintain_order=True)
+    return {" ".join(map(str, key)): part["shard_id"].str.head(16).to_list() for key, part in groups}
 
 
 def publish(project: Project, release: str) -> Path:
@@ -163,14 +151,14 @@ def test_rejects_say_where_and_why(ran: Path) -> None:
 
 def test_shard_and_view_digests_are_these(ran: Path) -> None:
     project = Project.at(ran)
-    assert shard_ids(project, project.lake.snapshots(stage="shards")[0].version) == SHARD_IDS
+    assert shard_ids(project, project.lake.snapshots(stage="shards")[0].version) == IDS["shards"]
     assert candidate_id(project) == VIEW_ID
     assert sha256_hex(project.files.read_view("candidates", VIEW_ID)) == VIEW_ID
 
 
 def test_a_candidate_is_not_loadable(ran: Path) -> None:
     with pytest.raises(ManifestError, match="candidates are not published"):
-        RunView.open(view_steps.view_path(Project.at(ran), "candidates", VIEW_ID))
+        RunView.open(Project.at(ran).files.view_place("candidates", VIEW_ID))
 
 
 def test_the_published_view_delivers_every_pack_of_an_epoch_once(candidate: Project) -> None:

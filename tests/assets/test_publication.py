@@ -31,7 +31,7 @@ def publish(project: Project) -> view_steps.Published:
 
 
 def manifest_path(project: Project, folder: str = "candidates") -> Path:
-    return view_steps.view_path(project, folder, view_steps.current_candidate(project, VIEW)["view_id"])
+    return Path(project.files.view_place(folder, view_steps.current_candidate(project, VIEW)["view_id"]))
 
 
 def refused(project: Project, kind: type[PipelineError], message: str) -> None:
@@ -192,7 +192,7 @@ def test_published_once_verified_by_the_loader_and_again_is_nothing(candidate: P
     runner = Runner(candidate, dg.DagsterInstance.ephemeral())
     runner.register("run_views", VIEW)
     runner.publish(VIEW)
-    path = view_steps.view_path(candidate, "views", approved)
+    path = Path(candidate.files.view_place("views", approved))
     assert path.read_bytes() == manifest_path(candidate).read_bytes()
     record = json.loads(candidate.files.read_record(approved))
     assert record["approval"] == "demo"

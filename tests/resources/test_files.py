@@ -75,7 +75,7 @@ def test_views_are_named_by_their_bytes(files: FileStore) -> None:
         files.put_view("candidates", "0" * 64, DATA)
     assert not files.has_view("candidates", SHA)
     for _ in range(2):
-        assert files.put_view("candidates", SHA, DATA).read_bytes() == DATA
+        assert Path(files.put_view("candidates", SHA, DATA)).read_bytes() == DATA
     assert (files.has_view("candidates", SHA), files.has_view("views", SHA)) == (True, False)
     files.put_view("views", SHA, DATA)
     path = Path(files.root) / "views" / f"{SHA}.json"
@@ -89,7 +89,7 @@ def test_views_are_named_by_their_bytes(files: FileStore) -> None:
 
 def test_a_record_is_replaced_as_a_whole(files: FileStore) -> None:
     for text in (b"{}", b'{"approvals":[]}'):
-        assert files.write_record(SHA, text).name == f"{SHA}.record.json"
+        assert Path(files.write_record(SHA, text)).name == f"{SHA}.record.json"
         assert files.read_record(SHA) == text
     with pytest.raises(LakeError, match=r"record\.json"):
         files.read_record(SHA, folder="candidates")

@@ -9,8 +9,8 @@ import pandas  # noqa: F401
 
 from assets import shard_steps, steps, view_steps
 from assets.commands import PROFILES
-from assets.gates import write_gate
-from pipeline.contracts import RULES
+from assets.gates import read_gate, write_gate
+from pipeline.contracts import RULES, expected_checks, gate_problems
 from resources.expectations import validate
 from resources.project import Project
 from tests.support.project import RELEASE, TOKENIZER, VIEW
@@ -19,7 +19,9 @@ NONCE = "c0ffee"
 
 
 def judge(project: Project, stage: str, done: steps.Done) -> steps.Done:
-    """Profile, judge and record the gate of a version, as its Dagster check does."""
+    """Profile, judge and record the gate of a version, as its Dagster check does; a green one is not judged again."""
+    if not gate_problems(expected_checks(stage), read_gate(project, done.snapshot.version)):
+        return done
     verdicts = validate(RULES[stage], PROFILES[stage](project, done.snapshot.version).counts)
     write_gate(project, stage, done.snapshot.version, verdicts, run_id="chain")
     return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,10 @@ ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "project"
 RELEASE, VIEW = "small", "small-view"
 TOKENIZER = "runview-bpe-8k"
+# What the fixture gives, on every machine with the packages of constraints.txt: another release of a package that a stage's version
+# names gives another view id.
+IDS = json.loads((ROOT / "tests" / "fixtures" / "ids.json").read_text())
+VIEW_ID: str = IDS["view_id"]
 
 
 def make_project(folder: Path) -> Project:
