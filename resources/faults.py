@@ -36,7 +36,8 @@ _ANSWERS = (
     ),
     (
         re.compile(
-            r"\b(SlowDown|SLOW_DOWN|InternalError|50[0234] (?:Internal Server Error|Bad Gateway|Service Unavailable|Gateway Time-?out)|HTTP status 50[0234])\b"
+            r"\b(SlowDown|SLOW_DOWN|InternalError|HTTP status 50[0234]"
+            r"|500 Internal Server Error|502 Bad Gateway|503 Service Unavailable|504 Gateway Timeout)\b"
         ),
         "the store is overloaded or out of order, also after repeated tries; run again later",
     ),

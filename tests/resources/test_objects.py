@@ -178,7 +178,7 @@ def test_a_lake_is_made_once_and_not_over_something_else(root: str) -> None:
     with pytest.raises(LakeError, match=r"expected lake\.json or an empty folder"):
         Lake(f"{root}2")
     place_of(root).replace(MARKER, b'{"format": 2, "schema": 1}')
-    with pytest.raises(LakeError, match="format 2 found.*runviewctl migrate"):
+    with pytest.raises(LakeError, match="format 2 found"):
         Lake(root)
 
 
