@@ -1,6 +1,5 @@
 """Profiles of a stored version: read the columns a profile needs, never payloads."""
 
-
 import polars as pl
 import pyarrow as pa
 

@@ -29,9 +29,11 @@ from pipeline.errors import PipelineError, RecipeError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# A worker costs 2.3 CPU seconds before its first result (imports 0.7 s, then compiled rules and the language model), and cleans 25 to 30
-# MB/s: on idle cores two of them are as fast as none at 115 MB of payloads, sixteen at 65 MB.
+# A worker costs 2.3 CPU seconds before its first result (imports 0.7 s, language model 0.6 s, compiled rules 0.6 s), and a core cleans
+# 25 to 33 MB/s (301 MB of Python source: 9.0 s in process, 8.1 s with two workers on two cores that others used too). By that, two on
+# idle cores are as fast as none at 115 MB.
 PARALLEL_BYTES = 128 * 2**20
+BYTES_PER_WORKER = 16 * 2**20  # fewer have nothing to do: work is cut in pieces of this size
 # Items taken and not handed on yet, for each worker: one it works on, one that is done or comes next.
 ITEMS_PER_WORKER = 2
 END_SECONDS = 5.0
@@ -45,18 +47,18 @@ class WorkerError(PipelineError):
     """A worker process ended before its work; names the work and how it ended. Nothing of the step was published."""
 
 
-def worker_count(size_bytes: int, *, parallel_bytes: int = PARALLEL_BYTES) -> int:
+def worker_count(size_bytes: int) -> int:
     """How many workers to use for this many bytes of input; 1 means none beside this process.
 
-    All cores this process may use, unless RUNVIEW_WORKERS says how many; below `parallel_bytes` one, since starting them takes
+    All cores this process may use, unless RUNVIEW_WORKERS says how many; below PARALLEL_BYTES one, since starting them takes
     longer than it saves. Raises RecipeError for a setting that is no count.
     """
     text = os.environ.get(SETTING, "").strip()
     if text and not (text.isdecimal() and int(text) > 0):
         raise RecipeError(f"{SETTING}: a number of processes from 1 expected, found {text!r}; leave it empty for all cores")
-    if size_bytes < parallel_bytes:
+    if size_bytes < PARALLEL_BYTES:
         return 1
-    return int(text) if text else usable_cores()
+    return int(text) if text else max(1, min(usable_cores(), size_bytes // BYTES_PER_WORKER))
 
 
 def usable_cores() -> int:
@@ -83,29 +85,28 @@ def mapped(function: Callable[[T], R], items: Iterable[T], *, n_workers: int, wh
     if n_workers == 1:
         yield from map(function, items)
         return
-    workers: list[_Worker] = []
     order = pickle.dumps(function)
     source = enumerate(items)
     done: dict[int, bytes] = {}
     n_out, n_in, more = 0, 0, True
+    workers: list[_Worker] = []
     try:
+        for number in range(n_workers):  # all at once: sending a large item waits until its worker has imported
+            workers.append(_Worker(order, number + 1, n_workers, what))
         while True:
             while more and n_in - n_out < n_workers * ITEMS_PER_WORKER:
                 free = next((worker for worker in workers if worker.item is None), None)
-                if free is None and len(workers) == n_workers:
+                following = next(source, None) if free else None
+                if free is None or following is None:
+                    more = free is None
                     break
-                following = next(source, None)
-                if following is None:
-                    more = False
-                    break
-                if free is None:
-                    workers.append(free := _Worker(order, len(workers) + 1, n_workers, what))
                 free.send(following[0], _dump(following[1]))
                 n_in += 1
-            while n_out in done:
+            if n_out in done:
                 yield pickle.loads(done.pop(n_out))
                 n_out += 1
-            if n_out == n_in and not more:
+                continue  # with room for another item
+            if n_out == n_in:
                 return
             busy = {worker.connection: worker for worker in workers if worker.item is not None}
             for ready in wait(list(busy)):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from runview import shards
 from runview.manifest import geometry_digest
 from runview.order import ComponentGeometry, Order, StageGeometry

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from runview import ApprovalError, RunView
 from runview.approval import key_fingerprint, parse_allowed_signers, sign, verify, verify_publication
 

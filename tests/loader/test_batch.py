@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from runview import Loader, RunView
 from runview.batch import BufferPool
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from runview import IntegrityError, Loader, ManifestError, MissingFileError, RunView, WithdrawnError
 from runview.__main__ import main
 from runview.shards import BLOCK_BYTES, Shard, relative_path

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from runview import CursorError, Loader, LoaderClosedError, RunView, Topology
 
 Row = tuple[int, bytes]  # position and a pack's ids, tokens and labels

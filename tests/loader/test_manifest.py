@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+
 from runview import ManifestError
 from runview.canonical import canonical_json, digest
 from runview.manifest import KEYS, geometry_digest, parse

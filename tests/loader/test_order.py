@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from runview.huffman import Tree
 from runview.order import ComponentGeometry, Order, StageGeometry, keys, permute, unpermute
 

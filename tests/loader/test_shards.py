@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from runview import shards
 from runview.errors import FormatError, MissingFileError
 from runview.shards import Catalog, PackIndex, Shard, ShardHeader, check_offsets, pack_stats, read_stats

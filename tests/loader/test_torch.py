@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
+
 from runview import Loader, RunView
 from runview.torch import RunViewDataset, to_torch
-from torch.utils.data import DataLoader
 
 
 def test_tensors_share_the_batch_memory(tiny: Any) -> None:
