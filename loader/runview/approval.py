@@ -112,7 +112,8 @@ def parse_allowed_signers(text: str) -> AllowedSigners:
     """Read an allowed_signers file strictly: wildcards, negations, certificate authorities, lines without `namespaces=`
     and validity times without `Z` are refused, naming the line."""
     signers = []
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, ended in enumerate(text.split("\n"), 1):
+        line = ended.removesuffix("\r")
         if any((ord(mark) < 32 and mark != "\t") or mark in "\x85\u2028\u2029" for mark in line):
             # to other readers such a mark ends the line, so a signer could hide behind a comment
             raise ApprovalError(f"allowed signers line {number}: a control or line-ending character; only LF ends a line")
