@@ -143,7 +143,9 @@ class DeltaTables:
                 " AND ".join(f"target.`{name}` = source.`{name}`" for name in spec.key),
                 source_alias="source",
                 target_alias="target",
-                streamed_exec=False,  # the keys to insert choose the files to look into: one of 219,000 snapshots 0.02 s of CPU, else 0.6
+                # The keys to insert choose the files to look into. A new key among 219,000 snapshots: 0.14 s of CPU against 0.18, a gate
+                # 0.02 against 0.8; with keys that no file statistic rules out about 0.3.
+                streamed_exec=False,
                 merge_schema=_schema_mode(table, spec) is not None,
                 writer_properties=_layout(spec, _row_bytes(rows)),
                 commit_properties=CommitProperties(custom_metadata=dict(note)),
