@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from assets import shard_steps, steps
 from assets.gates import require_gate
-from pipeline.errors import ApprovalError, LakeError, ViewError
+from pipeline.errors import ApprovalError, LakeError, PipelineError, ViewError
 from pipeline.governance.approvals import Rules, approval_document, approval_id, parse_policy, require_quorum, tombstones_digest
 from pipeline.ids import canonical_json, sha256_hex
 from pipeline.ledger import Ledger
@@ -24,6 +24,7 @@ from pipeline.stages import StageVersion
 from resources.lake import Snapshot
 from resources.mirror import opened
 from resources.project import Project
+from runview.errors import RunviewError
 from runview.manifest import Manifest, parse
 from runview.shards import read_stats
 from runview.verify import verify_view
@@ -277,7 +278,7 @@ def check_files(project: Project, view_id: str) -> None:
     try:
         with opened(project.files, "candidates", view_id) as view:
             problems = [f"{problem.where}: {problem.message}" for problem in verify_view(view)]
-    except Exception as error:
+    except (RunviewError, PipelineError) as error:  # anything else is a fault of ours and stops the publication as it is
         raise ViewError(f"view {view_id} cannot be verified: {error}. {REPAIR}") from error
     if problems:
         raise ViewError(f"view {view_id}: {len(problems)} files are not what was approved: {'; '.join(problems[:5])}. {REPAIR}")
